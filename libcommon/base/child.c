@@ -82,7 +82,8 @@ static void exec_child_program(const struct child_call *c, const struct child_st
 
     if (setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
         if (getppid() != parent)
-            _exit(126);                 /* the parent ended before prctl() took effect */
+            _exit(126);                 /* the parent ended before prctl() took effect, so nothing would kill this
+                                         * child */
         if (dup2(s->in, STDIN_FILENO) >= 0 && dup2(s->out, STDOUT_FILENO) >= 0 && dup2(s->err, STDERR_FILENO) >= 0)
             execvp(c->argv[0], (char *const *)c->argv);
     }
@@ -109,7 +110,8 @@ static int fork_child(const struct child_call *c, struct child_streams *s, pid_t
     if (*child > 0 && read(errno_pipe[0], &failed, sizeof failed) == sizeof failed)
         waitpid(*child, NULL, 0);
     close(errno_pipe[0]);
-    close(s->in);                       /* only the child reads it, so the pipe breaks when the child ends */
+    close(s->in);                       /* only the child must hold the reading end, so that writing fails once the
+                                         * child has ended */
     s->in = -1;
     if (!failed)
         return 0;
@@ -124,7 +126,7 @@ struct child_feed {
     const struct child_call *c;
     int *to;
     struct err e;
-    _Atomic bool failed;        /* e holds the error */
+    _Atomic bool failed;        /* true if `e` holds an error */
     pthread_t thread;
     bool runs;
 };
@@ -160,8 +162,8 @@ static int start_feed(struct child_feed *f, struct err *e)
 }
 
 /*
- * Wait for the feeding thread. The program has ended, so the pipe is broken by now. The program's own failure is
- * reported, else that of feed().
+ * Wait for the thread that writes the program's input. The program has ended, so the thread's next write fails. If that
+ * is why feed() failed, and the program itself failed, the error of feed() is dropped and the program's status counts.
  */
 static int end_feed(struct child_feed *f, int status, struct err *e)
 {
@@ -198,7 +200,7 @@ static void end_child(pid_t child, int pidfd, int *wstatus)
     }
 }
 
-/* Wait for the child by polling, so that no signal handler is needed that could conflict with one of the caller. */
+/* Wait for the child by polling. A handler for SIGCHLD could conflict with one of the caller. */
 static int wait_for(const struct child_call *c, struct child_feed *f, pid_t child, int *wstatus, struct err *e)
 {
     const double begun = clock_s();

@@ -17,25 +17,29 @@
 
 struct child_call {
     const char *const *argv;    /* NULL-terminated; argv[0] is searched in PATH */
-    const char *input;          /* NULL: no input */
-    struct strbuf *out, *err;   /* output is appended; NULL: discarded */
+    const char *input;          /* the program's input; NULL: no input */
+    struct strbuf *out, *err;   /* receive the program's output, which is appended; NULL: the output is discarded */
     double limit_s;             /* time limit in seconds; 0: none */
-    bool (*stopped)(void);      /* polled; true ends the program. May be NULL */
-    int out_fd;                 /* if > 0: the output goes to this descriptor, not to `out` */
+    bool (*stopped)(void);      /* polled while the program runs; if it returns true, the program is ended. May be
+                                 * NULL */
+    int out_fd;                 /* if > 0: descriptor that receives the program's output instead of `out` */
     /*
-     * Replaces `input`: called in a thread of its own, writes the whole input to the pipe `to`. Returning -1 means
-     * that the input is incomplete; the program is then killed so that it cannot mistake it for the whole input.
-     * May be NULL.
+     * If not NULL, feed() is used instead of `input`. It is called in its own thread and must write the whole input to
+     * the pipe `to`. If it returns -1, the input is incomplete; the program is then killed, so that it does not process
+     * the incomplete input as if it were complete.
      */
     int (*feed)(void *feed_arg, int to, struct err *e);
     void *feed_arg;
 };
 
 /*
- * Run the program. Returns 0 and sets *status to the exit status (128 and more: ended by signal *status - 128).
- * Returns -1 with ERR_SYS if the program cannot be run (*status is then -1), ERR_DATA if it exceeded the time
- * limit, ERR_STOP, or the error of feed(). If a program fails while feed() is writing, its own failure is reported:
- * returns 0 and its status.
+ * Run the program. Returns 0 and sets *status to its exit status; a value of 128 or more means that signal *status -
+ * 128 ended the program. If the program fails while feed() is writing, the program's failure counts, not the error of
+ * feed(). Otherwise returns -1 with one of these errors:
+ *   ERR_SYS    the program cannot be run; *status is then -1
+ *   ERR_DATA   the program exceeded its time limit
+ *   ERR_STOP   stopped() returned true
+ *   the error that feed() returned
  */
 MUST_CHECK int child_run(const struct child_call *c, int *status, struct err *e);
 /* Returns the last line of a program's output for use in a message. Control characters are replaced by '?'. */

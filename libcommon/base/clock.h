@@ -21,7 +21,7 @@ static inline int64_t clock_read_ns(clockid_t which)
 /* Returns the monotonic time, from an unspecified start during this boot. */
 static inline int64_t clock_ns(void) { return clock_read_ns(CLOCK_MONOTONIC); }
 static inline double clock_s(void) { return (double)clock_ns() * 1e-9; }
-/* Returns the time since 1970, UTC. */
+/* Returns the wall-clock time in seconds since 1970-01-01 00:00 UTC. */
 static inline double clock_wall_s(void) { return (double)clock_read_ns(CLOCK_REALTIME) * 1e-9; }
 
 #endif

@@ -29,7 +29,7 @@
 #define ORDER 0xffffffffu               /* x^ORDER = 1 */
 #define INVERSE 0xf7011641              /* inverse of P (33 bits, reflected: POLY << 1 | 1) modulo 2^32 */
 
-/* Number of bytes folded per step, and the minimum length for which folding is faster. */
+/* FOLD_BYTES is the number of bytes that one step folds. FOLD_MIN is the length from which on folding is faster. */
 enum { FOLD_BYTES = 256, FOLD_MIN = 1024 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -91,7 +91,7 @@ static uint32_t power_of_x(uint32_t e)
 
 static void init(void)
 {
-    uint32_t step = ONE >> 1;           /* x */
+    uint32_t step = ONE >> 1;           /* the polynomial x */
 
     for (int i = 0; i < 4; i++) {
         x_power[i][0] = ONE;
@@ -121,7 +121,7 @@ uint32_t crc_shift(uint32_t crc, uint64_t n_after)
     return n_after ? crc_times(crc, crc_factor(n_after)) : crc;
 }
 
-/* Recursive: the CRC of twice as many zeros follows from that of half as many. */
+/* The CRC of n zero bytes is computed recursively from the CRC of n / 2 zero bytes. */
 uint32_t crc_zeros(uint64_t n)
 {
     static const uint8_t zero[1];
@@ -170,12 +170,18 @@ static inline uint32_t fold(uint32_t crc, char *dst, const char *src, size_t n)
             sum[k] = _mm256_xor_si256(_mm256_xor_si256(low, high), x);
         }
     }
-    /* Streaming stores must reach memory before another thread or the kernel reads the bytes. */
+    /*
+     * Streaming stores are weakly ordered. The fence makes them visible before another thread or the kernel reads the
+     * bytes.
+     */
     if (dst)
         _mm_sfence();
     for (int k = 0; k < LANES; k++)
         _mm256_storeu_si256((__m256i *)(rest + 32 * k), sum[k]);
-    /* The initial ~crc has already been folded in. Passing ~0 makes this call start from zero. */
+    /*
+     * `rest` already includes the initial value ~crc. crc32_gzip_refl() inverts its argument, so passing ~0 makes it
+     * start from zero.
+     */
     return crc32_gzip_refl(0xffffffffu, rest, sizeof rest);
 }
 
@@ -212,14 +218,15 @@ uint32_t crc_bytes(uint32_t crc, const void *p, size_t n)
         folded = 0;
     else
         crc = crc_fold_bytes(crc, p, folded);
-    /* ISA-L's function uses the same values as zlib's crc32(). */
+    /* crc32_gzip_refl() takes and returns the same values as zlib's crc32(). */
     return n == folded ? crc : crc32_gzip_refl(crc, (const unsigned char *)p + folded, n - folded);
 }
 
 static uint32_t copy_by_blocks(uint32_t crc, char *dst, const char *src, size_t n)
 {
     while (n) {
-        size_t k = n < 32768 ? n : 32768;       /* the second pass reads from the cache */
+        size_t k = n < 32768 ? n : 32768;       /* the block is small enough for the cache, so the second pass does
+                                                 * not read memory again */
 
         crc = crc_bytes(crc, src, k);
         memcpy(dst, src, k);
@@ -249,7 +256,7 @@ uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, si
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted)
 {
     atomic_fetch_xor(&s->acc, shifted);
-    /* Must follow the update of acc: a thread that finds the count complete then also finds acc complete. */
+    /* `seen` must be updated after `acc`: a thread that finds `seen` complete then also finds `acc` complete. */
     return atomic_fetch_add(&s->seen, len) + len;
 }
 

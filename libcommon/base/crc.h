@@ -19,17 +19,17 @@
 /* Returns the CRC-32 of p[0..n), continuing from `crc` (0 to begin). */
 uint32_t crc_bytes(uint32_t crc, const void *p, size_t n);
 /*
- * Like crc_bytes(), while copying to dst in one pass over memory. Large copies bypass the caches: use it for
- * buffers that a device reads next, not for bytes that are used again at once.
+ * Returns crc_bytes(crc, src, n) and copies src to dst in the same pass. A large copy bypasses the caches. Use this for
+ * buffers that a device reads next, not for bytes that the processor needs again soon.
  */
 uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, size_t n);
-/* Returns the CRC of n zero bytes. */
+/* Returns the CRC of a sequence of n zero bytes. */
 uint32_t crc_zeros(uint64_t n);
 /* Returns what a piece with CRC `crc` contributes to the CRC of a whole in which n_after bytes follow the piece. */
 uint32_t crc_shift(uint32_t crc, uint64_t n_after);
 /*
- * Returns the factor for n_after bytes: crc_shift(crc, n) == crc_times(crc, crc_factor(n)). Faster for many pieces with
- * the same n.
+ * Returns the factor for which crc_shift(crc, n_after) == crc_times(crc, factor). Computing the factor once is faster
+ * if many pieces have the same n_after.
  */
 uint32_t crc_factor(uint64_t n_after);
 uint32_t crc_times(uint32_t crc, uint32_t factor);
@@ -40,13 +40,14 @@ struct crc_sum {
 };
 
 /*
- * Add piece [at, at+len) of a whole of `total` bytes. From any thread and in any order; each byte must be added
- * once.
+ * Add the CRC of piece [at, at+len) of a whole of `total` bytes. May be called from any thread and in any order. Each
+ * byte must be part of exactly one piece.
  */
 void crc_sum_add(struct crc_sum *s, uint64_t total, uint64_t at, uint64_t len, uint32_t crc);
 /*
- * Add a CRC that crc_shift() has already shifted: that of one piece, or another sum of the same whole. Returns
- * `seen` right after the addition, so exactly one caller receives the length of the whole.
+ * Add a CRC that was already shifted by crc_shift(): the CRC of one piece of `len` bytes, or another sum of the same
+ * whole with `len` bytes seen. Returns the value of `seen` directly after this addition, so exactly one caller receives
+ * the length of the whole.
  */
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted);
 

@@ -17,7 +17,7 @@
 struct dev_stream;              /* NULL: the CPU, or the GPU's default stream */
 struct dev_event;               /* NULL: the CPU, where all work is already complete */
 
-/* Identification of the device. Fields that do not apply are "". */
+/* Identifies the device. Members that do not apply are "". */
 struct dev_who {
     char model[80];             /* "NVIDIA H200", "AMD EPYC 9354" */
     char uuid[48];              /* "GPU-53a7.." */

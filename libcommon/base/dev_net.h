@@ -30,8 +30,8 @@ struct dev_net {
     /* Create the id of a new link. One member calls this and sends the id to the others. */
     int (*id_new)(void *id, struct err *e);
     /*
-     * Open a link. Returns when all members have called it. sms is the number of multiprocessors that it may use,
-     * since it runs while others compute; 0: no limit. `what` ("tp") is for messages.
+     * Open a link. Returns when all members have called it. `sms` is the maximum number of multiprocessors that the
+     * link may use while other kernels compute; 0: no limit. `what` names the link in messages ("tp").
      */
     struct dev_link *(*open)(const void *id, int rank, int size, int sms, const char *what, struct err *e);
     void (*close)(struct dev_link *l);          /* NULL is allowed; may wait for the other members */
@@ -47,7 +47,10 @@ struct dev_net {
     bool (*offer)(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob);
     bool (*share)(struct dev_link *l, const void *blobs);
     void (*unshare)(struct dev_link *l);
-    /* As in comm.h. dtypes F64 F32 BF16 I64 I32 U8. `max` selects the maximum, else the sum. */
+    /*
+     * The same as in comm.h. The dtypes F64, F32, BF16, I64, I32 and U8 are supported. If `max` is true the result is
+     * the maximum, else the sum.
+     */
     int (*all_reduce)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
                       struct dev_stream *s, struct err *e);
     int (*reduce_scatter)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
@@ -56,14 +59,14 @@ struct dev_net {
                       struct err *e);
     int (*broadcast)(struct dev_link *l, void *buf, uint64_t n_bytes, int root, struct dev_stream *s, struct err *e);
     /*
-     * Send to, or receive from, the other member of a link of two. The stream waits until the other member has made
-     * the matching call.
+     * Send to the other member of a link of two, or receive from it. Later work in stream s runs only after the other
+     * member has made the matching call.
      */
     int (*send)(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
     int (*recv)(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
     /*
-     * Returns -1 if a link has failed, naming the first: "NCCL 2.28.9, group tp: remote process has exited". Does
-     * not wait.
+     * Returns -1 if a link has failed. *e then names the first link that failed: "NCCL 2.28.9, group tp: remote process
+     * has exited". Does not wait.
      */
     int (*check)(struct err *e);
 };

@@ -66,8 +66,8 @@ static double f8_e5m2_value(uint8_t x)
 }
 
 /*
- * Returns the value of an 8-bit float of a type without minus zero. The encoding of minus zero is its only NaN, and
- * there is no infinity.
+ * Returns the value of an 8-bit float of a type without minus zero. In these types the bits of minus zero are the only
+ * NaN, and there is no infinity.
  */
 static double f8_fnuz_value(uint8_t x, int mantissa_bits, int bias)
 {
@@ -215,7 +215,7 @@ uint16_t f32_to_f16(float x)
     int exp;
     float man = frexpf(a, &exp);        /* a = man * 2^exp, 1/2 <= man < 1 */
 
-    /* A carry out of the mantissa correctly increments the exponent. */
+    /* If rounding carries out of the mantissa, the addition increments the exponent, which is correct. */
     return sign | (uint16_t)(((exp + 13) << 10) + (int)lrintf(man * 2048));
 }
 
@@ -236,7 +236,7 @@ int state_by_name(const char *name)
 
 /* ---- tensor.h ---- */
 
-/* Returns n times the lengths, or -1 if a length is negative or a product overflows. */
+/* Returns the product of n and all lengths in `shape`, or -1 if a length is negative or the product overflows. */
 static int64_t multiply_lengths(int64_t n, int ndim, const int64_t *shape)
 {
     for (int d = 0; d < ndim; d++)

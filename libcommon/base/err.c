@@ -15,7 +15,7 @@ void err_clean(char *text)
             *text = '?';
 }
 
-/* Append to e->msg. Text that does not fit is cut off, because messages are read by people, not parsed. */
+/* Append to e->msg. Text that does not fit is cut off; this is acceptable because no program parses messages. */
 static void __attribute__((format(printf, 2, 0)))
 err_vappend(struct err *e, const char *fmt, va_list ap)
 {
@@ -35,7 +35,7 @@ static void PRINTF_LIKE(2, 3) err_appendf(struct err *e, const char *fmt, ...)
 }
 
 /*
- * Prepare *e for a new error. Returns 0 if it already holds one: the first failure is the cause, and later ones
+ * Prepare *e for a new error. Returns 0 if *e already holds an error: the first failure is the cause, and later ones
  * result from clean-up.
  */
 static int err_claim(struct err *e, enum err_kind kind)

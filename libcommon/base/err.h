@@ -29,7 +29,7 @@ struct err {
     char msg[1024];
 };
 
-/* For err_data: the fault concerns the whole file, and no byte can be named. */
+/* Passed to err_data() if the fault concerns the whole file, so that no byte can be named. */
 #define ERR_NO_BYTE UINT64_MAX
 
 /* Format "PATH: WHAT: strerror(errno)". errno is saved before anything else happens. */

@@ -39,14 +39,16 @@ static void *table_at(const struct table *t, int i)
 }
 
 /*
- * Append a copy of an item. The entry is complete before its number is returned. Must be called with the lock held.
+ * Append a copy of an item. Returns its number. The copy is complete before another thread can learn its number. Must
+ * be called with the lock held.
  */
 static int table_add(struct table *t, const void *item)
 {
     int b = t->n / BLOCK_ITEMS;
 
     if (b == MAX_BLOCKS)
-        abort();                        /* 8 million entries: the caller's limits are broken */
+        abort();                        /* there are already 8 million entries, so a caller has failed to limit its
+                                         * number of files or records */
     if (!t->block[b])
         t->block[b] = xcalloc(BLOCK_ITEMS, t->item_size);
     memcpy(table_at(t, t->n), item, t->item_size);
@@ -63,31 +65,31 @@ static void table_free(struct table *t)
 
 enum { FD_NONE = -1, FD_REFUSED = -2 };
 
-/* Which file a path names, and in which version. */
+/* Identifies a file that a path names, and its version. */
 struct identity {
     uint64_t device, inode, size;
     int64_t mtime_ns;
 };
 
-/* A path on disk, or a spool descriptor. All files that are windows of it share it. */
+/* A path on disk, or the descriptor of a spool file. All windows of one file share one struct disk. */
 struct disk {
     char *path;                         /* NULL: a spool file */
     int fd, fd_direct;
-    int pins;                           /* number of users; not to be closed while > 0 */
+    int pins;                           /* number of users; while > 0 the descriptor must not be closed */
     bool has_items;
-    struct identity id;                 /* when the file was added; all 0 for a spool file */
+    struct identity id;                 /* the file's identity when it was added; all members are 0 for a spool file */
 };
 
 struct file {
     char *name;
-    int disk;                           /* -1: in memory */
+    int disk;                           /* index of the file's struct disk; -1: the file is in memory */
     const void *mem;
     uint64_t base, size;
-    int home;                           /* the file that contains an item; -1: not an item */
+    int home;                           /* the file that contains this item; -1: this file is not an item */
     uint64_t home_at;
 };
 
-/* A record, and whether its bytes were found equal to its CRC. */
+/* A record, and whether its bytes have been compared with its CRC and are equal. */
 struct kept_record {
     struct record is;                   /* first member: files_record() returns its address */
     _Atomic bool checked;
@@ -96,13 +98,15 @@ struct kept_record {
 struct files {
     pthread_mutex_t lock;
     struct table disk, file, record;
-    int last_disk;                      /* windows of one tar are added consecutively */
-    int *open, n_open, cap_open;        /* disks with an open descriptor, except spool files */
+    int last_disk;                      /* index of the disk that was added last: windows of one tar are added one
+                                         * after the other */
+    int *open, n_open, cap_open;        /* indices of the disks that have an open descriptor, except spool files */
     bool held;                          /* files_hold() was called */
-    int cwd;                            /* descriptor of the working directory then; AT_FDCWD: the present one */
+    int cwd;                            /* descriptor of the working directory at the time of files_hold(); AT_FDCWD:
+                                         * the current working directory */
     int next_idle;                      /* where the next search for an idle descriptor starts */
     struct arena *arena;
-    struct names *names;                /* names of records -> their numbers in name[] */
+    struct names *names;                /* maps the name of a record to its index in name[] */
     const char **name;
     int n_names, cap_names;
 };
@@ -294,8 +298,8 @@ void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t
 }
 
 /*
- * Add an entry for the same path on disk, to be opened separately. The descriptor of a spool file, which has no
- * name, is duplicated.
+ * Add a second entry for the same path on disk, which is opened separately. For a spool file, which has no name, the
+ * descriptor is duplicated.
  */
 static int join_disk(struct files *f, const struct disk *d, struct err *e)
 {
@@ -312,8 +316,8 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
 }
 
 /*
- * Return the stored copy of a record's name. Different names are few ("data/0" and the like), so each is stored once.
- * Must be called with the lock held.
+ * Return the stored copy of a record's name. There are few different names ("data/0" and the like), so each is stored
+ * only once. Must be called with the lock held.
  */
 static const char *intern_record_name(struct files *f, const char *name)
 {
@@ -409,7 +413,10 @@ const void *files_mem(const struct files *f, int file)
     return get_file(f, file)->mem;
 }
 
-/* Close the descriptors of an unused file. Returns false if all are in use. Must be called with the lock held. */
+/*
+ * Close the descriptors of one file that has no users. Returns false if all files have users. Must be called with the
+ * lock held.
+ */
 static bool close_idle_disk(struct files *f)
 {
     for (int i = 0; i < f->n_open; i++) {
@@ -431,7 +438,7 @@ static bool close_idle_disk(struct files *f)
     return false;
 }
 
-/* Check that a descriptor is of the file that was added, in the same version. */
+/* Check that the descriptor refers to the file that was added, in the same version. */
 static int check_identity(const struct disk *d, int fd, struct err *e)
 {
     struct identity now;
@@ -457,7 +464,10 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
     bool first = d->fd < 0 && d->fd_direct < 0;
     int fd;
 
-    /* Use one eighth of the limit: each file may need a second descriptor, and output files need some. */
+    /*
+     * Use only one eighth of the process's limit: each file may need a second descriptor, and output files need some,
+     * too.
+     */
     if (first && f->n_open >= files_open_limit() / 8)
         close_idle_disk(f);
     do
@@ -473,7 +483,10 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
         close(fd);
         return FD_NONE;
     }
-    /* Only the tables at both ends of an item are read. The kernel's read-ahead would read most of the file. */
+    /*
+     * Only the tables at both ends of an item are read. Without this advice the kernel would read ahead most of the
+     * file.
+     */
     if (!direct && d->has_items)
         posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     if (first) {
@@ -522,7 +535,8 @@ void files_hold(struct files *f)
         struct disk *d = table_at(&f->disk, i);
 
         if (d->fd == FD_NONE)
-            d->fd = open_disk(f, i, false, &e);         /* a failure is reported by the call that reads the file */
+            d->fd = open_disk(f, i, false, &e);         /* a failure is ignored here, and reported by the call that
+                                                         * reads the file */
     }
 }
 
@@ -550,7 +564,7 @@ static int read_exactly(int fd, void *buf, size_t n, uint64_t at)
             continue;
         if (k <= 0) {
             if (k == 0)
-                errno = 0;              /* end of file: callers check for errno 0 */
+                errno = 0;              /* end of file: callers recognise it by errno 0 */
             return -1;
         }
         p += k;
@@ -774,7 +788,7 @@ int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)
         err_sys(e, path, "cannot create");
         return -1;
     }
-    /* Not every file system can allocate blocks in advance. Then only the length is set. */
+    /* Not every file system can allocate blocks in advance. If this one cannot, only the length is set. */
     if (fallocate(fd, 0, 0, (off_t)size) < 0 &&
         (errno == ENOSPC || errno == EFBIG || errno == EDQUOT || ftruncate(fd, (off_t)size) < 0)) {
         err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)size);
@@ -793,7 +807,8 @@ int write_all(int fd, const void *buf, size_t n)
 
         if (k < 0 && errno == EINTR)
             continue;
-        if (k <= 0) {                   /* a full disk first writes a part, and reports the reason on the next call */
+        if (k <= 0) {                   /* on a full disk, a write first stores only a part, and the next write fails
+                                         * with the reason */
             if (k == 0)
                 errno = EIO;
             return -1;
@@ -861,7 +876,10 @@ int file_replace(const char *path, const void *buf, size_t n, struct err *e)
 
 int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e)
 {
-    /* Use the thread id, because two threads of a process may replace the same file. */
+    /*
+     * The name contains the thread id and not the process id, because two threads of a process may replace the same
+     * file.
+     */
     char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     uint64_t at = 0, all = 0;
@@ -917,7 +935,7 @@ int file_replace_sweep(const char *path, struct err *e)
     if (!d)
         err_sys(e, dir, "cannot list");
     while (rc == 0 && (ent = readdir(d)))
-        /* only BASE.<digits>.part: a name with another dot in between belongs to another file */
+        /* The name must be BASE.<digits>.part. A name with another dot in between belongs to a different file */
         if (str_starts(ent->d_name, start) && file_is_half_written(ent->d_name) &&
             strcmp(ent->d_name + n + strspn(ent->d_name + n, "0123456789"), ".part") == 0 &&
             unlinkat(dirfd(d), ent->d_name, 0) < 0 && errno != ENOENT) {
@@ -956,7 +974,9 @@ int file_spool(const char *in, uint64_t size, struct err *e)
     char *dir = xstrdup(in), *up;
     int fd;
 
-    /* A folder that does not exist yet will be created on the disk of its nearest ancestor. */
+    /*
+     * The folder may not exist yet. It will be created on the disk of its nearest existing ancestor, so try that one.
+     */
     while ((fd = open_nameless(dir)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
         up = path_parent(dir);
         free(dir);
@@ -991,7 +1011,7 @@ int dir_sync(const char *path, struct err *e)
     char *dir = path_parent(path);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
 
-    /* Some network file systems refuse fsync on a directory. The rename has been done nevertheless. */
+    /* Some network file systems refuse fsync on a directory. This is not an error: the rename itself succeeded. */
     if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP)) {
         err_sys(e, dir, "cannot sync the folder");
         rc = -1;
@@ -1002,7 +1022,7 @@ int dir_sync(const char *path, struct err *e)
     return rc;
 }
 
-/* Create one folder. It may exist already, but a file or a dangling link in its place is an error. */
+/* Create one folder. An existing folder is accepted. A file or a dangling link of this name is an error. */
 static int make_one(const char *path, struct err *e)
 {
     struct stat st;
@@ -1155,7 +1175,7 @@ char *path_base(const char *path)
     return str_fmt("%.*s", (int)(n - i), path + i);
 }
 
-/* Returns true if two paths are spelled alike, but for slashes at the end. */
+/* Returns true if two paths are spelled the same, apart from slashes at the end. */
 static bool is_same_spelling(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);

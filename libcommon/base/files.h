@@ -3,9 +3,9 @@
  *
  * Three small tables that all layers share:
  *   file     a source of bytes at offsets: a path, a member of a tar (a window of a path),
- *            or a buffer in memory. Opened at first use; only a few are open at a time.
+ *            or a buffer in memory. A file is opened when it is first used; only a few are open at a time.
  *   record   a range of one file with a known CRC: one storage of a .pt, or one dataset
- *            of an .h5. Readers check the CRC when they have read the whole record.
+ *            of an .h5. A reader that has read the whole record checks its CRC.
  *   extent   a range of one record; a shard is a list of extents.
  * Numbers (file, record) are indices that remain valid until files_free(). Any number of threads may add and read
  * concurrently; entries never move.
@@ -30,9 +30,10 @@ struct record {
     uint64_t at;                /* offset of the first byte in the file */
     uint64_t len;               /* length in bytes */
     uint32_t crc;
-    bool has_crc;               /* false: the writer stored no CRC */
-    const char *name;           /* e.g. "data/3"; lives as long as the table */
-    const char *crc_from;       /* the other file that contains the CRC, e.g. "manifest.json"; NULL: its own file */
+    bool has_crc;               /* false: the writer of the file stored no CRC */
+    const char *name;           /* such as "data/3"; valid until files_free() */
+    const char *crc_from;       /* name of the other file that lists the CRC, e.g. "manifest.json"; NULL: the CRC is
+                                 * in the record's own file */
 };
 
 struct files;
@@ -40,45 +41,48 @@ struct files *files_new(void);
 void files_free(struct files *f);
 
 /*
- * Add a regular file. Its size is determined now. Returns its number, or -1 if it is missing or not a regular file.
+ * Add a regular file. Its size is determined now. Returns the file's number, or -1 if `path` does not exist or is not a
+ * regular file.
  */
 MUST_CHECK int files_add_path(struct files *f, const char *path, struct err *e);
-/* Add bytes [at, at+size) of the file at `path` under a display name of its own ("x.tar:step20/latest"). */
+/*
+ * Add bytes [at, at+size) of the file at `path` as a file. `name` is its name in messages, such as
+ * "x.tar:step20/latest".
+ */
 MUST_CHECK int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t size,
                                 const char *name, struct err *e);
-/* Add an open descriptor (an unlinked spool file). files_free() closes it. */
+/* Add an open descriptor, usually of an unlinked spool file. files_free() closes the descriptor. */
 int files_add_fd(struct files *f, int fd, uint64_t size, const char *name);
-/* Add a window of another file of the table: bytes [at, at+size) of it. */
+/* Add bytes [at, at+size) of another file of the table as a file. */
 int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
- * Like files_add_part(), for a range that is a container itself (an item of a .distcp). files_home() maps it to the
- * file.
+ * Like files_add_part(), but for a range that is itself a container with records, such as an item of a .distcp file.
+ * files_home() returns the file that contains the item.
  */
 int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
- * Make an item another range of any file. Nothing reads the previous range any more, and no other thread uses the
- * table.
+ * Make an existing item refer to another range, of any file. No caller may still read the previous range, and no other
+ * thread may use the table.
  */
 void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t size, const char *name);
 /*
- * Returns the file that contains an item, and adds the item's offset to *at. For any other file, returns the file
- * itself.
+ * If `file` is an item, returns the file that contains it, and adds the item's offset to *at. Otherwise returns `file`.
  */
 int files_home(const struct files *f, int file, uint64_t *at);
-/* Add a buffer of the caller, which must remain valid until files_free(). */
+/* Add a buffer of the caller as a file. The buffer must remain valid until files_free(). */
 int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
 
 /*
- * Add all entries of another table, including its records. Returns the number to add to a record index of `other`
- * to get its index in `f`. `other` may be freed before `f`; the buffers of its memory files must outlive `f`.
- * Returns -1 with *e filled if the descriptor of a spool file cannot be duplicated.
+ * Add all entries of the table `other` to `f`, including its records. Returns the offset between record numbers: record
+ * i of `other` is record i + offset of `f`. `other` may be freed before `f`, but the buffers of its memory files must
+ * outlive `f`. Returns -1 with *e filled if the descriptor of a spool file cannot be duplicated.
  */
 MUST_CHECK int files_join(struct files *f, const struct files *other, struct err *e);
 
 int files_count(const struct files *f);
 const char *files_name(const struct files *f, int file);    /* for messages */
 /*
- * Returns the path on disk, and stores in *base the offset in it of the file's first byte. Returns NULL for memory
+ * Returns the path on disk, and stores in *base the offset within it at which the file begins. Returns NULL for memory
  * and spool files.
  */
 const char *files_path(const struct files *f, int file, uint64_t *base);
@@ -87,53 +91,57 @@ int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and 
 /* Returns the bytes of a memory file, or NULL for other files. */
 const void *files_mem(const struct files *f, int file);
 /*
- * Returns a descriptor of the file on disk that contains `file` (add the base of files_path() to every offset).
- * With `direct` it is opened with O_DIRECT; returns -1 without an error if the file system refuses that. The table
- * owns the descriptor. It stays valid until files_fd_done(), after which it may be closed when others need its
- * place. Returns -1 with *e filled if the file cannot be opened. May be called from any thread.
+ * Returns a descriptor of the file on disk that contains `file`. Add the base that files_path() returns to every
+ * offset. With `direct` the descriptor is opened with O_DIRECT; if the file system refuses that, the result is -1
+ * without an error. The table owns the descriptor, which stays valid until files_fd_done(). After that the table may
+ * close it to open other files. Returns -1 with *e filled if the file cannot be opened. May be called from any thread.
  */
 int files_fd(struct files *f, int file, bool direct, struct err *e);
 void files_fd_done(struct files *f, int file);          /* call once per successful files_fd() */
 /*
- * Make the table independent of the names of its files. Opens every file now, as far as the limit of descriptors
- * permits. A file that has to be opened again later is found from today's working directory, and files_fd() fails with
- * ERR_DATA if it is not the file that was added: its device, inode, size and time of change are compared. No other
- * thread uses the table.
+ * Keep the files of the table accessible even if they are renamed or replaced: open every file now, as far as the limit
+ * of descriptors permits. A file that must be opened again later is looked up from the present working directory.
+ * files_fd() then fails with ERR_DATA if this is not the file that was added; its device, inode, size and time of
+ * change are compared. No other thread may use the table during this call.
  */
 void files_hold(struct files *f);
 /*
- * Returns a duplicate of the descriptor of files_fd() for mapping, which the caller closes. Returns -1 with *e filled:
- * ERR_SYS, or ERR_DATA if the file has changed since it was added.
+ * Returns a duplicate of the descriptor of files_fd(), to be used for a memory mapping. The caller closes it. Returns
+ * -1 with *e filled: ERR_SYS, or ERR_DATA if the file has changed since it was added.
  */
 MUST_CHECK int files_fd_copy(struct files *f, int file, struct err *e);
-/* Returns the number of descriptors that this process may have. Raises the soft limit to the hard limit first. */
+/*
+ * Raises the soft limit of open descriptors to the hard limit. Returns the number of descriptors that this process may
+ * then have.
+ */
 int files_open_limit(void);
-/* Read exactly [at, at+n) of a file. Fails with ERR_DATA ("cut short") if the file is shorter. */
+/* Read exactly the bytes [at, at+n) of a file. Fails with ERR_DATA ("cut short") if the file ends before at + n. */
 MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
 
-/* Write the whole file to `path`, which is created or truncated first. */
+/* Write the contents of the whole file to `path`, which is created or truncated first. */
 MUST_CHECK int files_copy(struct files *f, int file, const char *path, struct err *e);
 
-/* Add a copy of *record. Returns its number. */
+/* Add a copy of *record. Returns the record's number. */
 int files_add_record(struct files *f, const struct record *record);
 /*
- * Set the CRC of a record that has none in its own file, from another file `from`. Must not be called while other
- * threads read.
+ * Set the CRC of a record whose own file stores none. `from` names the file that lists this CRC. No other thread may
+ * read the table during this call.
  */
 void files_set_crc(struct files *f, int record, uint32_t crc, const char *from);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
 /*
- * Read the whole record and compare it with its CRC. A record that was compared before, or that has no CRC, is not read
- * again. Returns -1 with ERR_DATA if it is corrupt. May be called from any thread.
+ * Read the whole record and compare it with its CRC. Does nothing if the record was already found to be correct, or if
+ * it has no CRC. Returns -1 with ERR_DATA if the record is corrupt. May be called from any thread.
  */
 MUST_CHECK int files_check_record(struct files *f, int record, struct err *e);
 /*
- * Compare `crc`, computed from all bytes of a record, with the record's CRC, and remember that they are equal. On a
- * difference returns -1 with ERR_DATA. `reader` is what the record was read for, for the message; it may be NULL.
+ * Compare `crc` with the record's CRC. `crc` must have been computed from all bytes of the record. If they are equal,
+ * the record is marked as checked. If they differ, returns -1 with ERR_DATA; its message contains `reader`, the purpose
+ * for which the record was read, unless that is NULL.
  */
 MUST_CHECK int files_compare_crc(struct files *f, int record, uint32_t crc, const char *reader, struct err *e);
-/* Returns true if the record needs no check: its bytes were compared with its CRC, or it has none. */
+/* Returns true if the record need not be checked: its bytes were already found equal to its CRC, or it has no CRC. */
 bool files_is_checked(const struct files *f, int record);
 /* Read the bytes of an extent, without checking a CRC. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
@@ -151,26 +159,29 @@ MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, stru
  * point.
  */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
-/* Like file_replace(), with the bytes gathered from several buffers. */
+/* Like file_replace(), but the bytes are the contents of the n buffers in v, one after the other. */
 struct iovec;
 MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
-/* Returns true if the name is one that a killed file_replace() leaves, such as "config.json.4711.part". */
+/*
+ * Returns true if `name` is the name of a temporary file that a killed file_replace() leaves, such as
+ * "config.json.4711.part".
+ */
 bool file_is_half_written(const char *name);
 /*
- * Remove what killed processes left while replacing `path`. The caller must ensure that no process is replacing it
- * now.
+ * Remove the temporary files that killed processes left while they replaced `path`. The caller must ensure that no
+ * process is replacing `path` now.
  */
 MUST_CHECK int file_replace_sweep(const char *path, struct err *e);
 /*
- * Lock the file `path`, creating it if needed (a symbolic link is not followed). The lock is held until the
- * descriptor is closed or the process ends in any way. Returns the descriptor. Returns -1 with *busy set and *e
- * unchanged if another process holds the lock; else -1 with ERR_SYS. On a file system without flock this succeeds
- * without a lock, so that tools still work.
+ * Lock the file `path`, and create it if it does not exist. A symbolic link is not followed. Returns a descriptor; the
+ * lock is held until it is closed or the process ends. If another process holds the lock, returns -1 with *busy set and
+ * *e unchanged. If the call fails otherwise, returns -1 with ERR_SYS. On a file system without flock() it succeeds
+ * without a lock, so that tools still work there.
  */
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
 /*
- * Lock an existing folder in the same way, without creating a file. Returns the descriptor, -1 like file_lock(), or
- * -2 if the file system cannot lock folders.
+ * Lock an existing folder like file_lock(), without creating a file. Returns the descriptor, -1 in the same cases as
+ * file_lock(), or -2 if the file system cannot lock folders.
  */
 MUST_CHECK int dir_lock(const char *path, bool *busy, struct err *e);
 /*
@@ -178,17 +189,19 @@ MUST_CHECK int dir_lock(const char *path, bool *busy, struct err *e);
  */
 bool path_in_memory(const char *path);
 /*
- * Create `path` with its final length and allocate its blocks now. With `keep` an existing file keeps its contents.
+ * Create `path` with its final length, and allocate its blocks now. If `keep` is true, an existing file keeps its
+ * contents.
  */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 /*
- * Returns a descriptor of a new file of `size` bytes in folder `in`, or in its nearest existing ancestor. Its
- * blocks are allocated. The file has no name, and is deleted with its last descriptor however the process ends.
- * Returns -1 with ERR_SYS.
+ * Create a file of `size` bytes without a name, in the folder `in` or in its nearest existing ancestor. The file's
+ * blocks are allocated. Returns a descriptor. The file is deleted when its last descriptor is closed, or when the
+ * process ends in any way. Returns -1 with ERR_SYS if the file cannot be created.
  */
 MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
-MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* at the current position; -1 with errno */
-MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* returns -1 with errno */
+MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* writes at the current position; returns -1 with
+                                                                 * errno set */
+MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* returns -1 with errno set */
 MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
@@ -197,15 +210,18 @@ MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
  * caller frees it.
  */
 char *dir_missing(const char *path);
-/* Remove `path` and its parents up to `top`, a prefix of it, each only if it is empty. Failures are ignored. */
+/*
+ * Remove the folder `path` and its parents up to `top`, which must be a prefix of `path`. A folder is removed only if
+ * it is empty. Failures are ignored.
+ */
 void dir_remove_empty(const char *path, const char *top);
 MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
 /*
- * Returns true if both names refer to the same file or folder. If one of them does not exist, the names are compared as
- * they are spelled, except for slashes at the end. Returns false for a pipe or a device, because each read from it
- * yields new data.
+ * Returns true if both names refer to the same file or folder. If one of them does not exist, compares their spelling,
+ * apart from slashes at the end. Returns false for a pipe or a device, even if both names are the same, because each
+ * read from it yields new data.
  */
 bool path_same(const char *a, const char *b);
 char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */

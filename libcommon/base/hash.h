@@ -1,6 +1,6 @@
 /*
- * hash.h - hash functions for tables and for distinguishing values; none resists an adversary, none is stored in a
- * file
+ * hash.h - hash functions for hash tables and for distinguishing values; they do not resist an adversary, and no file
+ * stores their results
  */
 #ifndef SHARDKIT_BASE_HASH_H
 #define SHARDKIT_BASE_HASH_H
@@ -10,7 +10,7 @@
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* Returns FNV-1a over n bytes, continuing from h (HASH_START to begin). */
+/* Returns the FNV-1a hash of the n bytes at p, continued from h. Pass HASH_START as h to begin. */
 static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
 {
     const unsigned char *s = (const unsigned char *)p;
@@ -20,7 +20,7 @@ static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
     return h;
 }
 
-/* Returns splitmix64 of x, which spreads adjacent numbers over all bits (Steele, Lea, Flood 2014). */
+/* Returns the splitmix64 hash of x. It spreads adjacent numbers over all 64 bits (Steele, Lea, Flood 2014). */
 static inline uint64_t hash_mix(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);

@@ -17,16 +17,16 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-/* ---- list of all mapped files, to find the file of a page ---- */
+/* ---- list of all mapped files, in which the handler finds the file that contains a faulting address ---- */
 
 struct mapped_entry {
     struct mapped_entry *next;
-    struct mapped m;            /* a copy; its path belongs to the caller */
+    struct mapped m;            /* a copy; its path belongs to the caller of mapped_open() */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* protects the two variables below */
 static struct mapped_entry *entries;
-static struct sigaction before;                                 /* the previous action for SIGBUS */
+static struct sigaction before;                                 /* the action for SIGBUS that our handler replaced */
 
 static void register_mapped_file(const struct mapped *m)
 {
@@ -70,13 +70,16 @@ static void on_fault(int sig, siginfo_t *info, void *context)
         guard->address = info->si_addr;
         siglongjmp(guard->back, 1);
     }
-    /* The fault was not raised within mapped_use(). Restore the previous action; the access then faults again. */
+    /*
+     * The fault happened outside of mapped_use(). Restore the previous action; the access is then repeated and faults
+     * again.
+     */
     sigaction(sig, &before, NULL);
 }
 
 /*
- * Install the handler if it is not installed. MPI and other libraries have handlers of their own and may install
- * them late.
+ * Install the handler for SIGBUS unless it is installed. It is checked on every use, because MPI and other libraries
+ * may install handlers of their own later.
  */
 static void catch_faults(void)
 {
@@ -87,7 +90,10 @@ static void catch_faults(void)
     pthread_mutex_lock(&lock);
     if (sigaction(SIGBUS, NULL, &now) == 0 && !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) {
         before = now;
-        /* SA_NODEFER leaves the signal unblocked in the handler, which is left by a jump. */
+        /*
+         * The handler is left by a jump. SA_NODEFER keeps the signal unblocked in it, so that the next fault is also
+         * caught.
+         */
         now = (struct sigaction){.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
         sigaction(SIGBUS, &now, NULL);
     }
@@ -101,9 +107,7 @@ static int report_file_cut_short(const struct mapped *m, uint64_t at, uint64_t s
     return -1;
 }
 
-/*
- * Get the current size of the mapped file. Returns false if its name does not exist any more or refers to another file.
- */
+/* Get the current size of the mapped file. Returns false if its path no longer exists or refers to another file. */
 static bool size_now(const struct mapped *m, uint64_t *size)
 {
     struct stat st;
@@ -114,7 +118,10 @@ static bool size_now(const struct mapped *m, uint64_t *size)
     return true;
 }
 
-/* Returns the errno of a read of the unreadable byte, or EIO if the file cannot be opened again. */
+/*
+ * Find the reason why byte `at` cannot be read: read it with a system call. Returns the errno of that call, or EIO if
+ * the file cannot be opened again.
+ */
 static int why_unreadable(const struct mapped *m, uint64_t at)
 {
     int fd = open(m->path, O_RDONLY | O_CLOEXEC), why = EIO;

@@ -16,27 +16,28 @@
 struct mapped {
     char *path;
     const uint8_t *p;           /* NULL for an empty file */
-    uint64_t size;              /* bytes, when the file was opened */
+    uint64_t size;              /* size in bytes when the file was opened */
     uint64_t device, inode;
 };
 
 /*
- * Map a regular file read-only at its current size. mapped_close() must be called even after a failure. Returns -1
- * with
- *   ERR_SYS   if it cannot be opened or mapped      ERR_DATA   if it is not a regular file
+ * Map a regular file read-only at its current size. Call mapped_close() even after a failure. Returns -1 with one of
+ * these errors:
+ *   ERR_SYS    the file cannot be opened or mapped
+ *   ERR_DATA   it is not a regular file
  */
 MUST_CHECK int mapped_open(struct mapped *m, const char *path, struct err *e);
 void mapped_close(struct mapped *m);            /* a zeroed struct is allowed */
 /*
- * Call use(arg, e), which may read mapped files, and return its result. If a page cannot be read, use() is
- * abandoned (memory it has allocated is leaked). mapped_use() then returns -1 with *e naming the byte and the file:
- * ERR_DATA if the file is shorter now, else ERR_SYS. Costs a fraction of a microsecond.
+ * Call use(arg, e), which may read mapped files, and return its result. If a page cannot be read, use() does not
+ * continue (memory that it has allocated is leaked), and mapped_use() returns -1. *e then names the byte and the file:
+ * ERR_DATA if the file is shorter than when it was mapped, else ERR_SYS. A call costs a fraction of a microsecond.
  */
 MUST_CHECK int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e);
 /*
- * Check that the file is not shorter than when it was opened. After a truncation the rest of the last page reads as
- * zeros without a signal, so this must be called after reading. Fails with ERR_DATA. A file that was removed or
- * replaced under its name is still complete in memory. Costs one stat().
+ * Check that the file is not shorter than when it was opened. Call this after reading: in a truncated file, the rest of
+ * the last page reads as zeros without a signal. Fails with ERR_DATA if the file is shorter. A file that was removed or
+ * replaced is still complete in the mapping and passes. A call costs one stat().
  */
 MUST_CHECK int mapped_check(const struct mapped *m, struct err *e);
 

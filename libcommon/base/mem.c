@@ -73,7 +73,10 @@ bool str_ends(const char *s, const char *suffix)
     return n >= k && strcmp(s + n - k, suffix) == 0;
 }
 
-/* Compare two runs of digits of any length as numbers: skip zeros, then the longer run is larger. */
+/*
+ * Compare two runs of decimal digits of any length as numbers: skip leading zeros; then the longer run is the larger
+ * number.
+ */
 static int digits_cmp(const char **a, const char **b)
 {
     const char *p, *q;
@@ -115,7 +118,8 @@ int str_natural_cmp(const char *a, const char *b)
     }
     if (*x || *y)
         return *x ? 1 : -1;
-    return strcmp(a, b);        /* "01" and "1" differ, so the order is total */
+    return strcmp(a, b);        /* "01" and "1" are equal as numbers but different as strings, so compare them as
+                                 * strings to get a total order */
 }
 
 bool mul_u64(uint64_t a, uint64_t b, uint64_t *out)
@@ -190,7 +194,7 @@ struct arena_block {
 };
 
 struct arena {
-    struct arena_block *block;          /* the newest block; only it has free space */
+    struct arena_block *block;          /* the newest block; only this one has free space */
     size_t ceiling, used;
 };
 
@@ -215,7 +219,10 @@ void arena_free(struct arena *a)
     free(a);
 }
 
-/* Add a block. Sizes double up to 1 MiB, so a small arena costs 16 KiB and a large one few mallocs. */
+/*
+ * Add a block. The sizes of blocks double up to 1 MiB, so a small arena occupies 16 KiB, and a large one needs few
+ * calls of malloc().
+ */
 static void new_block(struct arena *a, size_t n)
 {
     size_t size = a->block ? 2 * a->block->size : ARENA_BLOCK;
@@ -340,7 +347,7 @@ static uint64_t read_keyed_number(const char *path, const char *key)
 
     while (f && v == UINT64_MAX && fgets(line, sizeof line, f))
         if (str_starts(line, key) && sscanf(line + strlen(key), " %llu", &v) != 1)
-            v = UINT64_MAX;             /* the value is "max" */
+            v = UINT64_MAX;             /* the value is not a number but "max" */
     if (f)
         fclose(f);
     return v;
@@ -355,7 +362,10 @@ static uint64_t read_dir_keyed_number(const char *dir, const char *name, const c
     return v;
 }
 
-/* Apply the limits of control groups (version 2) to both numbers. A limit applies to all groups below it. */
+/*
+ * Apply the memory limits of control groups (version 2) to both numbers. A limit of a group also applies to all groups
+ * below it.
+ */
 static void obey_groups(char *dir, uint64_t *total, uint64_t *free_now)
 {
     const size_t root = strlen("/sys/fs/cgroup");

@@ -1,9 +1,9 @@
 /*
  * mem.h - small allocations: strings, growing arrays, arenas
  *
- * These functions are not meant for tensor bytes. The x-functions abort with a message if memory is exhausted.
- * arena_alloc() instead returns NULL at the arena's ceiling, because there the size was read from a file and may be
- * invalid.
+ * These functions are not meant for tensor bytes. The x-functions abort with a message if memory is exhausted. An arena
+ * may have a ceiling for sizes that were read from a file and may be invalid; arena_alloc() then returns NULL instead
+ * of exceeding it.
  */
 #ifndef SHARDKIT_BASE_MEM_H
 #define SHARDKIT_BASE_MEM_H
@@ -22,8 +22,8 @@ char *str_fmt(const char *fmt, ...) PRINTF_LIKE(1, 2);     /* caller frees */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 /*
- * Compare names by natural order: numbers in them are compared as numbers, so "rank_10" sorts after "rank_2". Usable to
- * sort strings.
+ * Compare names by natural order: digits in them are compared as numbers, so "rank_10" sorts after "rank_2". Suitable
+ * as the order for sorting strings.
  */
 int str_natural_cmp(const char *a, const char *b);
 
@@ -36,7 +36,7 @@ int str_natural_cmp(const char *a, const char *b);
         }                                                                      \
     } while (0)
 
-/* Return false if the result does not fit in 64 bits; *out is then unchanged. */
+/* Return false and leave *out unchanged if the result does not fit in 64 bits. */
 MUST_CHECK bool mul_u64(uint64_t a, uint64_t b, uint64_t *out);
 MUST_CHECK bool add_u64(uint64_t a, uint64_t b, uint64_t *out);
 
@@ -45,7 +45,10 @@ static inline uint64_t align_down(uint64_t x, uint64_t a) { return x / a * a; }
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Access to little-endian numbers at any alignment. Files are decoded with these, never by a cast. */
+/*
+ * Read and write little-endian numbers at any alignment. Files are decoded with these functions, never by casting a
+ * pointer.
+ */
 uint16_t get_le16(const void *p);
 uint32_t get_le32(const void *p);
 uint64_t get_le64(const void *p);
@@ -53,17 +56,20 @@ void put_le16(void *p, uint16_t v);
 void put_le32(void *p, uint32_t v);
 void put_le64(void *p, uint64_t v);
 
-/* Allocations that are all freed together. Only one thread at a time may use an arena. */
+/* An arena holds allocations that are all freed together. Only one thread at a time may use an arena. */
 struct arena;
-struct arena *arena_new(size_t ceiling_bytes);      /* 0: no ceiling (trusted contents) */
+struct arena *arena_new(size_t ceiling_bytes);      /* 0: no ceiling, for sizes that can be trusted */
 void arena_free(struct arena *a);                   /* NULL is allowed */
 /*
- * Returns zeroed memory, aligned for any type, or NULL if the ceiling would be exceeded. Without a ceiling never
- * returns NULL.
+ * Returns n bytes of zeroed memory, aligned for any type. Returns NULL if the ceiling would be exceeded. An arena
+ * without a ceiling never returns NULL.
  */
 void *arena_alloc(struct arena *a, size_t n);
 char *arena_strndup(struct arena *a, const char *s, size_t n);  /* returns NULL like arena_alloc() */
-/* The present end of an arena. arena_release() frees everything that was allocated after it. */
+/*
+ * A position in an arena. arena_release() frees everything that was allocated after arena_mark() returned this
+ * position.
+ */
 struct arena_mark {
     const void *block;
     size_t used, all;
@@ -73,8 +79,8 @@ void arena_release(struct arena *a, struct arena_mark to);
 char *arena_fmt(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /*
- * A growing byte string, always NUL-terminated after the first addition. Zero-initialise it; strbuf_free() frees
- * it.
+ * A growing byte string. It is NUL-terminated from the first addition on. Initialise it with zeros, and free it with
+ * strbuf_free().
  */
 struct strbuf {
     char *buf;
@@ -85,8 +91,8 @@ void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 
 /*
- * Determine the size of this host's memory and how much of it is free now, in bytes. If a control group allows the
- * process less, its limits apply. The page cache counts as free. Both are 0 if unknown.
+ * Determine this host's memory and how much of it is free now, in bytes. If a control group allows this process less,
+ * its limits are used instead. The page cache counts as free. Both numbers are 0 if they cannot be determined.
  */
 void mem_host(uint64_t *total, uint64_t *free_now);
 

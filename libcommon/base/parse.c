@@ -9,8 +9,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Parse digits with optional '_' between them. *end is set to the first character after them. Returns -1 if there
- * are none or the number is too large.
+ * Parse decimal digits, which may have '_' between them. *end is set to the first character after the number. Returns
+ * -1 if there are no digits or the number is too large.
  */
 static int parse_decimal_digits(const char *s, uint64_t *out, const char **end)
 {
@@ -72,7 +72,7 @@ static int word_distance(const char *a, const char *b)
     for (int j = 0; j <= n; j++)
         row[0][j] = j;
     for (i = 1; a[i - 1]; i++) {
-        const int *up = row[(i - 1) % 3], *above = row[(i + 1) % 3];    /* above: the row of two letters before */
+        const int *up = row[(i - 1) % 3], *above = row[(i + 1) % 3];    /* of the previous letter and the one before */
         int *now = row[i % 3];
 
         now[0] = i;
@@ -90,7 +90,7 @@ static int word_distance(const char *a, const char *b)
 const char *parse_nearest(const char *s, const char *const *words, int n)
 {
     const char *best = NULL;
-    int least = (int)strlen(s) / 3 + 2;         /* a larger distance is no typing error */
+    int least = (int)strlen(s) / 3 + 2;         /* words with a larger distance are not typing errors */
 
     for (int i = 0; i < n; i++) {
         int d = word_distance(s, words[i]);

@@ -9,12 +9,12 @@
 #include "libcommon/base/err.h"
 
 /*
- * Parse a size such as "96M" into bytes. K M G T are powers of 1024; no suffix means bytes. '_' is allowed between
- * digits.
+ * Parse a size such as "96M" into bytes. The suffixes K, M, G and T are powers of 1024; without a suffix the number is
+ * in bytes. '_' is allowed between digits.
  */
 MUST_CHECK int parse_size(const char *s, uint64_t *out);
 MUST_CHECK int parse_int(const char *s, int64_t min, int64_t max, int64_t *out);
-/* Returns the one of n words that is nearest to `s` by edit distance, or NULL if none is near. */
+/* Returns the word among n words that is nearest to `s` by edit distance. Returns NULL if no word is near. */
 const char *parse_nearest(const char *s, const char *const *words, int n);
 
 #endif

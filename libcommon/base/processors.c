@@ -39,8 +39,8 @@ static int whole_processors(double quota, double period)
 }
 
 /*
- * Returns the quota of one directory. Version 2 has "max 100000" or "150000 100000" in cpu.max; version 1 has two
- * files.
+ * Returns the CPU quota that the control group with directory `dir` sets. Version 2 stores it in the file cpu.max as
+ * "max 100000" or "150000 100000"; version 1 uses two files.
  */
 static int folder_quota(const char *dir)
 {
@@ -62,7 +62,10 @@ static int folder_quota(const char *dir)
     return n;
 }
 
-/* Returns the smallest quota of `group` below `root` and of each group above it. */
+/*
+ * Returns the smallest CPU quota of the control group `group`, whose directory is below `root`, and of all groups above
+ * it.
+ */
 static int path_quota(const char *root, const char *group)
 {
     char *dir = str_fmt("%s%s", root, strcmp(group, "/") ? group : "");
@@ -101,7 +104,10 @@ int processors_quota(const char *list, const char *mount)
     char line[PATH_MAX];
     int n = INT_MAX;
 
-    /* "0::/path" is version 2. "4:cpu,cpuacct:/path" is version 1 and names the controllers of a hierarchy. */
+    /*
+     * A line "0::/path" is of version 2. A line "4:cpu,cpuacct:/path" is of version 1 and lists the controllers of one
+     * hierarchy.
+     */
     while (f && fgets(line, sizeof line, f)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
 
@@ -149,12 +155,12 @@ int processors_default_threads(int n_processes)
     int64_t wanted;
 
     /*
-     * A mask smaller than the machine belongs to this process alone, whereas all processes of a group share its
-     * quota.
+     * If the mask has fewer processors than the machine, they belong to this process alone. A quota is shared by all
+     * processes of a group.
      */
     if (mask < sysconf(_SC_NPROCESSORS_ONLN) && allowed == mask)
         share = mask;
-    /* "4,2" also sets the threads of nested regions. The first number is the relevant one. */
+    /* OMP_NUM_THREADS may also list the numbers for nested regions ("4,2"). Only the first number is used here. */
     if (omp && *omp) {
         char *first = str_fmt("%.*s", (int)strcspn(omp, ","), omp);
 

@@ -17,7 +17,7 @@ static const int64_t REDRAW_NS = 200 * 1000000ll, PLAIN_LINE_NS = 60 * 100000000
 struct progress {
     const char *what;
     uint64_t total;
-    bool live;                          /* redraw in place; else print a line periodically */
+    bool live;                          /* true: redraw the line in place; false: print a new line periodically */
     int64_t begun_ns;
     _Atomic uint64_t done;
     _Atomic int64_t next_ns;            /* time of the next output */
@@ -72,7 +72,10 @@ static void draw_progress_line(const struct progress *p, uint64_t done, int64_t 
                  bytes_text((uint64_t)rate, rate_text), left_text, p->live ? "\033[K" : "\n");
     if (n >= (int)sizeof line)
         n = sizeof line - 1;
-    /* A single write keeps lines of several processes in one log separate. A failed write is ignored. */
+    /*
+     * The line is written by a single call, so that the lines of several processes in one log do not mix. A failed
+     * write is ignored.
+     */
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
         return;
 }
@@ -87,7 +90,7 @@ void progress_add(struct progress *p, uint64_t bytes)
     done = atomic_fetch_add(&p->done, bytes) + bytes;
     now = clock_ns();
     next = p->next_ns;
-    /* Only the thread that advances next_ns draws the line. */
+    /* Several threads may get here at once. Only the one that advances next_ns draws the line. */
     if (now >= next &&
         atomic_compare_exchange_strong(&p->next_ns, &next, now + (p->live ? REDRAW_NS : PLAIN_LINE_NS)))
         draw_progress_line(p, done, now - p->begun_ns);

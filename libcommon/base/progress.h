@@ -12,10 +12,10 @@
 enum progress_mode { PROGRESS_AUTO, PROGRESS_ALWAYS, PROGRESS_NEVER };
 
 struct progress;
-/* Create a progress line. `what` ("convert") is printed first. total_bytes is in bytes. */
+/* Create a progress line, which begins with `what` ("convert"). The run is complete after total_bytes bytes. */
 struct progress *progress_new(const char *what, uint64_t total_bytes, enum progress_mode mode);
 void progress_add(struct progress *p, uint64_t bytes);      /* from any thread; NULL is allowed */
-void progress_end(struct progress *p);                      /* wipes the line, frees p; NULL is allowed */
+void progress_end(struct progress *p);                      /* erases the line and frees p; NULL is allowed */
 /*
  * Format a number of bytes as "12.3 GB" in buf, and return buf. Units are decimal, as for disks and in the BLOOM
  * papers.

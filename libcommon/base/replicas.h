@@ -1,17 +1,17 @@
-/*
- * replicas.h - policies for tensor-parallel copies of one parameter that disagree
- */
+/* replicas.h - policies for a parameter whose copies on the tensor-parallel ranks disagree */
 #ifndef SHARDKIT_BASE_REPLICAS_H
 #define SHARDKIT_BASE_REPLICAS_H
 
 enum replica_policy {
-    REPLICAS_AVERAGE,           /* (0 + s0 + s1 + ...) / n in fp32, the reference implementation's arithmetic */
+    REPLICAS_AVERAGE,           /* the mean (0 + s0 + s1 + ...) / n in fp32, computed as the reference implementation
+                                 * does */
     REPLICAS_FIRST,             /* the copy of tensor-parallel rank 0 */
-    REPLICAS_MAJORITY,          /* per element, the value that most ranks hold; ties: lowest rank */
-    REPLICAS_FAIL,              /* fail */
+    REPLICAS_MAJORITY,          /* for each element the value that most ranks have; if several are equally frequent,
+                                 * the one of the lowest rank */
+    REPLICAS_FAIL,              /* report an error */
 };
 
-/* Last part of a message about copies that disagree. */
+/* The end of a message about copies that disagree. It lists what the user can do. */
 #define REPLICAS_NEXT_STEP "--replicas average, first or majority resolves this, merge-tp --check lists the differences"
 
 #endif

@@ -61,7 +61,7 @@ void report_add(struct report *r, enum severity severity, const char *code, cons
 
 void report_add_err(struct report *r, const char *code, struct err *e)
 {
-    /* The message already contains file and byte. */
+    /* The message of *e already names the file and the byte. */
     report_add(r, SEV_ERROR, code, NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
     err_clear(e);
 }

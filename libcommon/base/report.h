@@ -1,9 +1,10 @@
 /*
  * report.h - a list of findings about a checkpoint, each with its location
  *
- * An operation that can continue after a fault (verify, opening a damaged tag) adds a finding to a report instead
- * of failing at once. If a set is opened without a report, the first ERROR becomes the err. `code` is a stable word
- * for scripts ("crc", "missing_file", ...); docs/formats.md lists them. report_add() may be called by any thread.
+ * An operation that can continue after a fault (verify, opening a damaged checkpoint) adds a finding to a report
+ * instead of failing at once. If a checkpoint is opened without a report, the first ERROR is returned as the error of
+ * the call. `code` is a stable word for scripts ("crc", "missing_file", ...); docs/formats.md lists them. report_add()
+ * may be called by any thread.
  */
 #ifndef SHARDKIT_BASE_REPORT_H
 #define SHARDKIT_BASE_REPORT_H
@@ -17,9 +18,9 @@ enum severity { SEV_NOTE, SEV_WARNING, SEV_ERROR };
 struct finding {
     enum severity severity;
     const char *code;
-    char *file;                 /* NULL: the finding is about the whole set */
+    char *file;                 /* NULL: the finding is about the whole checkpoint */
     uint64_t at;                /* offset in bytes, or ERR_NO_BYTE */
-    char *param;                /* NULL: not about a single parameter */
+    char *param;                /* NULL: the finding is not about a single parameter */
     char *text;                 /* what was expected and what was found */
 };
 
@@ -28,7 +29,7 @@ struct report *report_new(void);
 void report_free(struct report *r);
 void report_add(struct report *r, enum severity severity, const char *code, const char *file,
                 uint64_t at, const char *param, const char *fmt, ...) PRINTF_LIKE(7, 8);
-/* Add the err of a failed call as an ERROR finding, and clear the err. */
+/* Add the error of a failed call as an ERROR finding, and clear *e. */
 void report_add_err(struct report *r, const char *code, struct err *e);
 /*
  * Add the err of a file whose loss is allowed (source_opts.holes), and clear the err: a WARNING "unreadable" if the
@@ -39,7 +40,7 @@ void report_add_lost(struct report *r, const char *param, struct err *e);
 int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
 const struct finding *report_get(const struct report *r, int i);
-/* Store the first ERROR in *e and return -1. Returns 0 if there is none. */
+/* If the report has an ERROR, store the first one in *e and return -1. Otherwise return 0. */
 MUST_CHECK int report_first_error(const struct report *r, struct err *e);
 /*
  * Returns "FILE: at byte N: parameter x: text" in malloc'd memory, which the caller frees. Parts that do not apply

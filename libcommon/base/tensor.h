@@ -11,20 +11,21 @@
 
 #include "libcommon/base/dtype.h"
 
-/* Maximum number of dimensions of a tensor, in every struct that stores a shape. */
+/* Maximum number of dimensions of a tensor. Every struct that stores a shape has this many. */
 #define TENSOR_MAX_DIM 16
 #define TENSOR_MAX_DIM_TEXT "16"              /* for messages */
 
 /*
- * Returns the number of elements, or -1 if a length is negative or a product exceeds INT64_MAX. Lengths are
- * multiplied in their order, so a length of 0 makes the lengths after it possible, and not those before it.
+ * Returns the number of elements, or -1 if a length is negative or a product exceeds INT64_MAX. Lengths are multiplied
+ * in their order. A length of 0 therefore prevents an overflow by the lengths that follow, but not by those that
+ * precede.
  */
 int64_t shape_count(int ndim, const int64_t *shape);
-/* Returns the number of bytes, or -1 by the same rule. */
+/* Returns the number of bytes, or -1 in the same cases as shape_count(). */
 int64_t shape_bytes(int ndim, const int64_t *shape, enum dtype t);
-/* Returns true if both have the same number of dimensions, of the same lengths. */
+/* Returns true if both shapes have the same number of dimensions and the same lengths. */
 bool shape_equal(int x_ndim, const int64_t *x, int y_ndim, const int64_t *y);
-enum { SHAPE_TEXT = 22 * TENSOR_MAX_DIM + 1 };      /* lengths of 20 characters, each with two more */
+enum { SHAPE_TEXT = 22 * TENSOR_MAX_DIM + 1 };      /* per length at most 20 characters, a comma and a blank */
 /* Fills buf with "[512, 64]" and returns it. */
 const char *shape_text(int ndim, const int64_t *shape, char buf[SHAPE_TEXT]);
 

@@ -1,6 +1,4 @@
-/*
- * text.c - validate and write UTF-8; invalid bytes are escaped, so every name can become a JSON string
- */
+/* text.c - validate and write UTF-8; invalid bytes are escaped, so that every name can be written as a JSON string */
 #include "libcommon/base/text.h"
 
 #include <stdbool.h>
@@ -13,8 +11,8 @@
 /* ---- UTF-8 ---- */
 
 /*
- * Returns the length of the character at p, or 0 if it is invalid. Its second byte reveals overlong forms,
- * surrogates and code points above U+10FFFF.
+ * Returns the length of the UTF-8 character at p, or 0 if it is invalid. The range of the second byte excludes overlong
+ * forms, surrogates and code points above U+10FFFF.
  */
 static size_t char_length(const uint8_t *p, size_t n, bool surrogates)
 {
@@ -41,7 +39,7 @@ static size_t find_invalid_utf8(const char *p, size_t n, bool surrogates)
         uint64_t v;
         size_t len;
 
-        if (i + 8 <= n) {               /* most text is ASCII */
+        if (i + 8 <= n) {               /* fast path for eight ASCII characters, because most text is ASCII */
             memcpy(&v, p + i, 8);
             if (!(v & 0x8080808080808080u)) {
                 i += 8;
@@ -109,8 +107,8 @@ json_t *text_notes(const struct report *notes)
 /* ---- numbers ---- */
 
 /*
- * Append a real as jansson writes it: with a point or an exponent. The exponent has neither a plus sign nor leading
- * zeros.
+ * Append a real number in the format of jansson: it has a decimal point or an exponent. The exponent has neither a plus
+ * sign nor leading zeros.
  */
 static void append_jansson_real(struct strbuf *out, double v)
 {
@@ -128,7 +126,7 @@ static void append_jansson_real(struct strbuf *out, double v)
         strbuf_addf(out, "e%d", atoi(e + 1));
 }
 
-/* Returns the end of the string that begins at s. */
+/* Returns the end of the JSON string that begins at s. */
 static const char *string_end(const char *s)
 {
     for (s++; *s && *s != '"'; s++)
@@ -146,7 +144,9 @@ char *text_dump(const json_t *o, size_t flags)
         const size_t n = strspn(s, "+-.0123456789eE");
 
         next = *s == '"' ? string_end(s) : n ? s + n : s + 1;
-        /* Only text that begins with a digit or '-' is a number; words ("false") contain letters such as 'e'. */
+        /*
+         * A number begins with a digit or '-'. This must be tested, too, because words such as "false" contain an 'e'.
+         */
         if (strchr("-0123456789", *s) && strcspn(s, ".eE") < n)
             append_jansson_real(&out, strtod(s, NULL));
         else

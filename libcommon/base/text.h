@@ -1,7 +1,7 @@
 /*
- * text.h - UTF-8, and conversion of external names to JSON strings
+ * text.h - UTF-8, and conversion of arbitrary names to JSON strings
  *
- * JSON is UTF-8, whereas file names are arbitrary bytes.
+ * JSON text is UTF-8, whereas file names are arbitrary bytes.
  */
 #ifndef SHARDKIT_BASE_TEXT_H
 #define SHARDKIT_BASE_TEXT_H
@@ -19,21 +19,23 @@
  */
 json_t *text_json(const char *s);
 /*
- * Like json_dumps(), but each real is written with as few digits as restore its value: 0.1 stays 0.1, 1/3 needs 16
- * digits. The caller frees the result. Returns NULL for NULL.
+ * Like json_dumps(), but each real number is written with as few digits as are needed to restore its value: 0.1 is
+ * written as 0.1, 1/3 with 16 digits. The caller frees the result. Returns NULL if `o` is NULL.
  */
 char *text_dump(const json_t *o, size_t flags);
-/* Returns all findings of a report as a list of {code, text}. */
+/* Returns all findings of a report as a JSON list of objects with the keys code and text. */
 json_t *text_notes(const struct report *notes);
 
 /*
- * Returns the offset where p[0..n) stops being valid UTF-8, or n. Overlong forms, surrogates and code points above
- * U+10FFFF are invalid.
+ * Returns the offset of the first byte of p[0..n) that is not valid UTF-8, or n if all are valid. Overlong forms,
+ * surrogates and code points above U+10FFFF are invalid.
  */
 size_t utf8_check(const char *p, size_t n);
-/* Like utf8_check(), but lone surrogates are valid: Python writes them ("surrogatepass"). */
+/*
+ * Like utf8_check(), but lone surrogates are valid, because Python writes them with the error handler "surrogatepass".
+ */
 size_t utf8_check_python(const char *p, size_t n);
-/* Encode character c, at most U+10FFFF, in `to`. Returns its length, 1 to 4. */
+/* Encode the code point c, which is at most U+10FFFF, as UTF-8 in `to`. Returns the number of bytes, 1 to 4. */
 int utf8_put(char to[4], uint32_t c);
 
 #endif
