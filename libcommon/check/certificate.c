@@ -2,9 +2,11 @@
  * certificate.c - compare a converted checkpoint with its source, by digests
  *
  * certificate_make() works in this order:
- *   1. List every state of every parameter of the target, and decide what must become of it (its verdict).
+ *   1. List every state of every parameter of the target, and decide how its bytes may differ from the source (its
+ *   verdict).
  *   2. Read the source once for the digests of the old bytes, and again for the expected digests that differ from them.
- *   3. Read those tensors again whose copies disagree: their expected bytes are the combined copies.
+ *   3. Read the tensors whose copies disagree a third time, to compute the digests of the combined copies, which are
+ *   expected for them.
  *   4. Read the result and compare its digests with the expected ones.
  */
 #include "libcommon/check/certificate.h"
@@ -25,7 +27,9 @@ enum certificate_verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDE
 static const char *const verdict_names[] = { "equal", "repaired", "combined", "vocabulary", "zeroed", "rounded",
                                              "dropped" };
 
-/* The digest to compute of the first `len` logical bytes of a map; crc and n_differ are its results. */
+/*
+ * One digest to compute: the CRC of the first `len` logical bytes of a map. The results are stored in crc and n_differ.
+ */
 struct digest {
     const struct tmap *map;             /* NULL: no digest is computed */
     uint64_t len;
@@ -52,8 +56,8 @@ struct list {
 /* ---- reading ---- */
 
 /*
- * Compute one digest of every entry, which `of` returns. Entries for which it returns NULL, or that have no map, are
- * passed over.
+ * Compute one digest of each entry of the list. of(entry) selects which one. An entry is skipped if of() returns NULL
+ * or the digest has no map.
  */
 static int read_digests(struct files *f, struct list *l, struct digest *(*of)(struct certificate_entry *),
                         const struct certificate_opts *o, struct err *e)
@@ -91,7 +95,7 @@ static struct digest *before_of(struct certificate_entry *x) { return &x->before
 static struct digest *after_of(struct certificate_entry *x) { return &x->after; }
 static struct digest *expected_of(struct certificate_entry *x) { return &x->expected; }
 
-/* Returns the CRC-32 of bytes that have the CRC `crc` and are followed by n zero bytes. */
+/* Returns the CRC-32 of a sequence of bytes whose CRC is `crc`, followed by n zero bytes. */
 static uint32_t followed_by_zeros(uint32_t crc, uint64_t n)
 {
     static const uint8_t zeros[64 << 10];
@@ -105,7 +109,7 @@ static uint32_t followed_by_zeros(uint32_t crc, uint64_t n)
 
 /* ---- what each tensor should become ---- */
 
-/* Returns the map of the copies as they were before the repair, or NULL if this state was not repaired. */
+/* Returns the map of the copies as they were before the repair, or NULL if state st of p was not repaired. */
 static const struct tmap *map_before_repair(const struct repair *rep, const struct param *p, enum state st)
 {
     for (int i = 0; rep && i < rep->n; i++)
@@ -114,7 +118,10 @@ static const struct tmap *map_before_repair(const struct repair *rep, const stru
     return NULL;
 }
 
-/* The source has no weights of this parameter: the converter rounds the masters, so the expected digest is of these. */
+/*
+ * Handle a parameter without weights in the source: the converter makes the weights by rounding the fp32 masters, so
+ * the expected digest is that of the rounded masters.
+ */
 static void round_masters(const struct ds_target *t, struct certificate_entry *x)
 {
     const struct tmap *m = x->p->from->state[STATE_FP32];
@@ -154,7 +161,7 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         for (int st = 0; st < STATE_N; st++) {
             const struct ds_tparam *p = &t->param[i];
 
-            /* An optimizer state that the source does not have, and that the target leaves out, is not listed. */
+            /* An optimizer state is not listed if the source does not have it and the target does not write it. */
             if (!p->from->state[st] && (st != STATE_BF16) && !t->optimizer)
                 continue;
             ARRAY_ROOM(l->entry, l->cap, l->n + 1);
@@ -162,7 +169,7 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         }
 }
 
-/* Copies that disagree and were not repaired are combined by the converter while it writes. */
+/* Copies that disagree and were not repaired: the converter combines them while it writes. */
 static struct digest *combined_of(struct certificate_entry *x)
 {
     return x->verdict == COMBINED ? &x->expected : NULL;
@@ -324,7 +331,10 @@ out:
 
 enum { CERTIFICATE_MAX = 256 << 20 };
 
-/* Returns the parsed certificate after its own CRC has been checked, or NULL. The caller calls json_decref(). */
+/*
+ * Read the certificate at `path`, and check its own CRC. Returns the parsed certificate, or NULL with *e filled. The
+ * caller calls json_decref().
+ */
 static json_t *load_certificate(const char *path, struct err *e)
 {
     static const char tail[] = "\"crc32\":\"";
@@ -411,7 +421,10 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
 
     if (!o)
         return -1;
-    /* Discard the manifest's digests first: a state without a digest after this loop is missing in the certificate. */
+    /*
+     * Discard the manifest's digests first. After this loop, a state without a digest is then a state that the
+     * certificate does not list.
+     */
     for (int k = 0; k < s->n_params; k++)
         memset(s->param[k].has_digest, 0, sizeof s->param[k].has_digest);
     json_array_foreach(json_object_get(o, "tensors"), i, t)

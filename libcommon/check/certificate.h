@@ -5,7 +5,7 @@
  *   format, version
  *   before, after   layout, tag, tp, pp, dp, iteration, step
  *   tensors         name, was (the name in the source, if layers were renumbered), state, dtype,
- *                   shape, verdict, before, after; expected, if the verdict is neither "equal" nor "dropped";
+ *                   shape, verdict, before, after; expected, unless the verdict is "equal" or "dropped";
  *                   copies_differ: the number of elements on which the source's copies disagree, if not 0
  *   crc32           of all bytes before this key
  * Digests are CRC-32 of the logical row-major bytes, as eight hex digits, or null if that side does not hold the
@@ -14,9 +14,9 @@
  *   repaired     copies disagreed and were resolved (repair.h); before is rank 0's copy
  *   combined     copies disagreed and were combined during the conversion; before is rank 0's copy
  *   vocabulary   rows of the embedding were left out, or rows of zeros added
- *   zeroed       a moment that restarts at 0
- *   rounded      weights made from the masters: before is null
- *   dropped      not written: after is null
+ *   zeroed       the moment was set to 0, so that it restarts
+ *   rounded      weights were made by rounding the fp32 masters; before is null
+ *   dropped      the tensor was not written; after is null
  * `expected` is computed from the source alone, and after is equal to it.
  */
 #ifndef SHARDKIT_CHECK_CERTIFICATE_H
@@ -28,24 +28,26 @@
 
 struct certificate_opts {
     const char *out;                    /* final path of the result; its last component becomes the tag of "after" */
-    enum replica_policy replicas;       /* policy by which the result was made */
+    enum replica_policy replicas;       /* policy that the conversion used for copies that disagree */
     int threads;                        /* >= 1 */
     uint64_t mem_bytes;                 /* executor's pool; 0 = 96 MiB */
     bool (*stopped)(void);              /* returns true to stop; may be NULL */
 };
 
 /*
- * Read t's source and the checkpoint in `dir`, which was converted from it, and append the certificate to *text.
- * `repaired` describes repairs of the source before the conversion; NULL if there were none. Returns 0, or -1 if
- * reading fails or with ERR_DATA that names the first tensor whose digest is not the expected one.
+ * Read the source of t and the checkpoint in `dir`, which was converted from it, and append the certificate to *text.
+ * `repaired` describes the repairs that were made to the source before the conversion; NULL if there were none. Returns
+ * 0. Returns -1 if reading fails, or if a tensor does not have its expected digest; then *e is ERR_DATA and names the
+ * first such tensor.
  */
 MUST_CHECK int certificate_make(const struct ds_target *t, const struct repair *repaired, const char *dir,
                                 const struct certificate_opts *o, struct strbuf *text, struct err *e);
 
 /*
- * Check that `s` has each tensor of the second checkpoint in the certificate at `path`, with its type and shape, and
- * record its digest for a later comparison (param.digest, as manifest_load() does). Findings: ERROR "certificate". A
- * layout without 16-bit weights may lack them. Returns -1 if the file cannot be read or is not a certificate.
+ * Check that `s` has every tensor that the certificate at `path` lists for its second checkpoint, with the listed type
+ * and shape. Each difference is an ERROR finding "certificate". The listed digests are stored in param.digest for a
+ * later comparison, as manifest_load() does. 16-bit weights may be missing if the layout of `s` has none. Returns -1 if
+ * the file cannot be read or is not a certificate.
  */
 MUST_CHECK int certificate_expect(struct source *s, const char *path, struct report *r, struct err *e);
 

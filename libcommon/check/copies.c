@@ -1,8 +1,8 @@
 /*
  * copies.c - find pieces of parameters, and flat vectors, that are equal although they belong to different ranks
  *
- * Pieces are compared by a CRC of their first and last SAMPLE values. Flat vectors are records of their own and are
- * compared by the CRC that their file stores.
+ * Pieces are compared by a CRC of their first and last SAMPLE values. A flat vector is a whole record, so the CRC that
+ * its file stores is compared.
  */
 #include "libcommon/check/copies.h"
 
@@ -26,10 +26,7 @@ struct equal_piece {
 
 /* ---- samples of pieces ---- */
 
-/*
- * Returns true if the n elements have at least DISTINCT different values, so that two such pieces are not equal by
- * chance.
- */
+/* Returns true if the n elements have at least DISTINCT different values. Two such pieces are not equal by chance. */
 static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
 {
     const uint8_t *met[DISTINCT];
@@ -46,7 +43,10 @@ static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
     return n_met == DISTINCT;
 }
 
-/* Returns true if all rows are equal, such as the rows of added tokens that were initialised with a mean. */
+/*
+ * Returns true if all rows are equal, such as the embedding rows of added tokens that were all initialised with the
+ * mean.
+ */
 static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t row)
 {
     return row > 1 && (n <= row || memcmp(b, b + row * size, (n - row) * size) == 0);
@@ -54,8 +54,8 @@ static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t ro
 
 /*
  * Set *out to the CRC of the piece's first and last values. Returns false if the piece is too short, cannot be read, or
- * has values that may be equal to another piece's by chance. `row` is the number of elements in a row of the tensor; 1
- * for a vector.
+ * has too few different values to exclude that another piece is equal by chance. `row` is the number of elements in a
+ * row of the tensor; 1 for a vector.
  */
 static bool hash_piece_sample(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
                               struct equal_piece *out)
@@ -92,8 +92,8 @@ static void sort_pieces(struct equal_piece *p, int n)
 }
 
 /*
- * Returns the first of two adjacent sorted pieces, from number i on, that are equal and lie in different records (with
- * `files` in different files). Returns NULL if there are none.
+ * The pieces are sorted. From index i on, find two adjacent pieces that are equal and lie in different records; with
+ * `files`, in different files. Returns the first of the two, or NULL if there is no such pair.
  */
 static const struct equal_piece *next_pair(const struct source *s, const struct equal_piece *p, int i, int n,
                                            bool files)
@@ -136,7 +136,7 @@ struct state_pieces {
 /* The sampled pieces of one parameter, of all its states. */
 struct all_pieces { struct state_pieces of[STATE_N]; };
 
-/* Sample the pieces of one parameter. A state that consists of a single piece gets none. */
+/* Sample the pieces of one parameter. If a state consists of a single piece, its list remains empty. */
 static void sample_pieces(const struct source *s, const struct param *p, struct all_pieces *out)
 {
     const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
@@ -193,14 +193,14 @@ static bool find_equal_pieces(const struct source *s, const struct state_pieces 
 }
 
 /*
- * The result of the comparison of one parameter's pieces with each other. Tensor-parallel ranks that began with the
- * same random values keep slices that are equal in weights and moments for ever. Equal weights together with equal
- * moments therefore do not prove that one rank's file was copied over another's.
+ * The result of comparing one parameter's pieces with each other. If tensor-parallel ranks began with the same random
+ * values, their slices stay equal in weights and moments throughout the training. Equal weights together with equal
+ * moments therefore do not prove that the file of one rank was copied over the file of another.
  */
 struct piece_finding {
-    int state;                  /* the state of the pair, moments before weights; -1: no pieces are equal */
-    bool comparable;            /* there are at least two pieces that could have been equal */
-    bool weights_differ;        /* the pair is of moments, and the weights have no equal pieces */
+    int state;                  /* the state of the equal pair, moments before weights; -1: no two pieces are equal */
+    bool comparable;            /* at least two pieces have values by which a copy would be detected */
+    bool weights_differ;        /* the equal pair is of moments, while no two pieces of the weights are equal */
     struct equal_piece pair[2];
 };
 
@@ -223,8 +223,8 @@ static struct piece_finding inspect_pieces(const struct source *s, const struct 
 }
 
 /*
- * Report equal pieces, once per file, if the moments are equal and the weights are not, or if every parameter with
- * comparable pieces has equal ones.
+ * Report equal pieces, once per file. Equal moments are reported only if the same pieces of the weights differ, or if
+ * every parameter whose pieces can be compared has equal pieces.
  */
 static void check_pieces(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
@@ -256,16 +256,19 @@ static void check_pieces(const struct source *s, const struct all_pieces *v, con
 /* ---- pieces of two layers ---- */
 
 /*
- * A sampled piece with its parameter and state. A file that was copied over the file of another pipeline stage puts
- * pieces of one layer into another layer. A layer that was duplicated on purpose is equal as a whole. Pieces of two
- * parameters are therefore an error only if another piece of the same two parameters differs.
+ * A sampled piece with its parameter and state. If the file of one pipeline stage was copied over the file of another,
+ * pieces of one layer are found in another layer. A layer that was duplicated on purpose is equal as a whole. Equal
+ * pieces of two parameters are therefore an error only if the two parameters also have a piece that differs.
  */
 struct layer_piece {
     struct equal_piece is;
     int param, state;
 };
 
-/* List the pieces of all parameters, in their order. Returns their number; the caller frees *out. */
+/*
+ * List the pieces of all parameters, in the order of the parameters. Returns the number of pieces; the caller frees
+ * *out.
+ */
 static int list_layer_pieces(const struct source *s, const struct all_pieces *v, struct layer_piece **out)
 {
     size_t cap = 0;
@@ -293,8 +296,8 @@ static int by_state_and_content(const void *a, const void *b)
 }
 
 /*
- * Returns true if the parameters of pieces x and y, which are in the list of all pieces, are cut in the same way and
- * have another piece that differs.
+ * x and y are pieces in the list `all`. Returns true if their parameters are cut in the same way and also have a piece
+ * that differs.
  */
 static bool is_partly_equal(const struct layer_piece *all, int n, const struct layer_piece *x,
                             const struct layer_piece *y)
@@ -348,7 +351,7 @@ static void check_layers(const struct source *s, const struct all_pieces *v, con
 
 /* ---- flat vectors ---- */
 
-/* Returns true if `file` has the pipeline and tensor rank of `of`. */
+/* Returns true if the file with number `file` belongs to the same pipeline and tensor-parallel rank as `of`. */
 static bool is_of(const struct source *s, int file, const struct source_file *of)
 {
     for (int i = 0; i < s->n_files; i++)
@@ -358,8 +361,8 @@ static bool is_of(const struct source *s, int file, const struct source_file *of
 }
 
 /*
- * Collect the records of a state that hold pieces of several parameters, from files of one pipeline and tensor rank.
- * Returns their number.
+ * Collect the records of state `st` that hold pieces of several parameters, in files of the same pipeline and
+ * tensor-parallel rank as `of`. Returns the number of records.
  */
 static int flat_records(const struct source *s, int st, const struct source_file *of, struct equal_piece *out)
 {
@@ -386,8 +389,8 @@ static int flat_records(const struct source *s, int st, const struct source_file
 }
 
 /*
- * Report flat vectors of two data-parallel ranks that have the same CRC and varied values. Vectors in one file are not
- * compared, because repeated layers may be equal.
+ * Report flat vectors of two data-parallel ranks that have the same CRC, unless their values hardly vary. Two vectors
+ * in the same file are not compared, because repeated layers may be equal.
  */
 static void check_vectors_of(const struct source *s, const struct source_file *of, const struct mismatch_opts *o,
                              struct report *r)

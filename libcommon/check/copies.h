@@ -1,13 +1,13 @@
 /*
  * copies.h - find data of one rank in the place of another rank
  *
- * A file, record or chunk that was copied over another rank's has correct checksums and the right sizes. Two ranks hold
- * different elements, so equal bytes reveal such a copy. The pieces of a parameter are compared, and the flat vectors
- * that hold many parameters.
- * Some values are legitimately equal and are ignored: values that hardly vary (zeros, ones, padding), equal rows,
- * copies of replicated and of tied parameters, and slices that a trainer on CPUs initialises with the same random
- * values on every tensor rank. Weights may also be equal in pieces by construction, such as experts that were copied
- * from one dense layer; trained moments are not.
+ * If a file, record or chunk was copied over that of another rank, its checksums and sizes are still correct. Two ranks
+ * hold different elements, so equal bytes reveal such a copy. The pieces of each parameter are compared with each
+ * other, and so are the flat vectors, which hold many parameters. Some values are legitimately equal and are ignored:
+ * values that hardly vary (zeros, ones, padding), equal rows, copies of replicated and of tied parameters, and slices
+ * that a trainer on CPUs initialises with the same random values on every tensor rank. Weights may also be equal in
+ * pieces by construction, such as experts that were copied from one dense layer; the moments of such weights still
+ * differ after training.
  */
 #ifndef SHARDKIT_CHECK_COPIES_H
 #define SHARDKIT_CHECK_COPIES_H
@@ -17,8 +17,8 @@
 struct report;
 
 /*
- * Add findings "other_rank" to the report: an error for moments, a warning for complete vectors of masters, and a note
- * for pieces of weights. Reads only the start and the end of each piece.
+ * Add findings "other_rank" to the report: an error for equal moments, a warning for equal flat vectors of fp32
+ * masters, and a note for equal pieces of weights. Reads only the start and the end of each piece.
  */
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r);
 

@@ -203,8 +203,8 @@ int damage_read(const struct damage *d, const struct tmap *m, const struct damag
 /* ---- tensors ---- */
 
 /*
- * Returns true if the tensor has its listed digest although a record of it is bad. Requires that all its bytes can be
- * read.
+ * Returns true if the tensor has the digest that a manifest or certificate lists, although one of its records is bad.
+ * All bytes of the tensor must be readable.
  */
 static bool is_proved(const struct damage *d, const struct param *p, enum state st)
 {
@@ -229,7 +229,7 @@ static bool is_proved(const struct damage *d, const struct param *p, enum state 
         crc = crc_bytes(crc, buf, ok ? r.len : 0);
     }
     free(buf);
-    /* Of replicas the digest covers one copy only; another copy may be bad. */
+    /* The digest of replicas covers only one copy. Another copy may be bad. */
     return ok && m->op != TMAP_REPLICAS && crc == p->digest[st];
 }
 

@@ -1,14 +1,14 @@
 /*
  * damage.h - find the bytes of tensors that cannot be read
  *
- * Damage is determined on the tensor maps of a source, so it works the same for every layout. A record of a file is
- * sound, or all of its bytes count as bad:
- *   lost      its file is missing, or its container cannot be read (a hole: source_opts.holes)
+ * Damage is determined on the tensor maps of a source, so the method is the same for every layout. A record of a file
+ * is sound, or all of its bytes count as bad:
+ *   lost      its file is missing, or its container cannot be read; source_opts.holes allows to open such a source
  *   cut       its file ends before the record does
  *   unread    the system refuses to open or read its file (permissions, a disk error): what it holds is unknown
  *   corrupt   its bytes do not have the stored CRC
- * A tensor with pieces in corrupt records is undamaged (`proved`) if it has the digest that a manifest or a certificate
- * lists. A record without a CRC (safetensors) cannot be checked without such a digest.
+ * A tensor with pieces in corrupt records counts as undamaged (`proved`) if its bytes still have the digest that a
+ * manifest or a certificate lists. A record without a CRC (safetensors) cannot be checked without such a digest.
  */
 #ifndef SHARDKIT_CHECK_DAMAGE_H
 #define SHARDKIT_CHECK_DAMAGE_H
@@ -28,8 +28,8 @@ struct damage_state {
     int param;                  /* index of the parameter in the source */
     enum state state;
     bool last_stage;            /* this is the last stage's own copy of a tied parameter */
-    bool proved;                /* the tensor still has its listed digest */
-    int record;                 /* its first bad record */
+    bool proved;                /* the tensor's bytes still have the digest that a manifest or a certificate lists */
+    int record;                 /* number of the first bad record of this state */
 };
 
 struct damage {
@@ -41,7 +41,7 @@ struct damage {
     int n;
     struct damage_state *state; /* sorted by parameter, then state */
     int n_values;
-    int *value;                 /* [n_values]: indices of source_value entries that are lost, or whose tensor has
+    int *value;                 /* [n_values]: indices of the source_value entries that are lost, or whose tensor has
                                  * pieces in bad records */
 };
 
@@ -62,24 +62,24 @@ void damage_free(struct damage *d);
  */
 MUST_CHECK int damage_check_read(const struct damage *d, struct err *e);
 
-/* Returns the number of elements of the map that lie in bad records; for replicas the sum over all copies. */
+/* Returns the number of elements of the map that lie in bad records. For replicas this is the sum over all copies. */
 uint64_t damage_elems(const struct damage *d, const struct tmap *m);
 
-/* A range of elements of a map. `slice` selects one slice of REPLICAS; -1 selects the whole map. */
+/* A range of elements of a map. If the map is REPLICAS, `slice` selects one copy; -1 selects the whole map. */
 struct damage_range {
     int slice;
     uint64_t from, n;           /* elements */
 };
 /*
- * Read the range into buf. Sets lost[i] for elements whose bytes are in bad records and leaves them unchanged in buf.
- * Returns -1 with ERR_SYS if other bytes cannot be read.
+ * Read the elements in range r into buf. For each element whose bytes are in bad records, sets lost[i] and leaves buf
+ * unchanged. Returns -1 with ERR_SYS if other bytes cannot be read.
  */
 MUST_CHECK int damage_read(const struct damage *d, const struct tmap *m, const struct damage_range *r, void *buf,
                            bool *lost, struct err *e);
 
 /*
- * Returns true if the finding is an ERROR about a missing, truncated or damaged file, which damage_find() can describe
- * in detail.
+ * Returns true if the finding is an ERROR about a missing, truncated or damaged file. damage_find() can describe such
+ * damage in detail.
  */
 bool damage_is_loss(const struct finding *f);
 

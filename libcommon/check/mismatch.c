@@ -1,10 +1,10 @@
 /*
- * mismatch.c - compare weights with their masters, and moments with each other
+ * mismatch.c - compare weights with their fp32 masters, and moments with each other
  *
  * A sample consists of 4,096 values from the start and from the end of every piece of a master (each shard's part of
- * each parameter), and of the same elements of the weights and the moments: a thousandth of a large checkpoint's bytes,
- * all of a tiny one. The reads are spread over threads, because they wait for the disk and not for the processor. If
- * two states are split differently, one by rows and one by columns, their slices hold different elements. Then only the
+ * each parameter), and of the same elements of the weights and the moments. This is a thousandth of a large
+ * checkpoint's bytes, and all of a tiny one. Many threads read, because each of them mostly waits for the disk. If two
+ * states are split differently, one by rows and one by columns, their slices hold different elements. Then only the
  * start and the end of the whole tensor are compared.
  */
 #include "libcommon/check/mismatch.h"
@@ -28,8 +28,8 @@ enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
 /* ---- comparison of two values ---- */
 
 /*
- * Returns true if the weight differs from the master by more than rounding and averaging explain. Rounding to bf16
- * changes a value by at most 1/256 of it; averaging two such values adds a little.
+ * Returns true if the weight differs from its fp32 master by more than rounding and averaging can explain. Rounding to
+ * bf16 changes a value by at most 1/256 of it; averaging two such values adds a little.
  */
 static bool is_far(float weight, float master)
 {
@@ -39,7 +39,9 @@ static bool is_far(float weight, float master)
     return !(fabsf(weight - master) <= fmaxf(tiny, fmaxf(fabsf(weight), fabsf(master)) / 64));
 }
 
-/* Returns true if the weight at `w` is bit for bit the rounded master. *weight receives its value. */
+/*
+ * Returns true if the weight at `w` has exactly the bits of the rounded master. *weight is set to the weight's value.
+ */
 static bool is_rounded(enum dtype weights, const void *w, float master, float *weight)
 {
     uint16_t have;
@@ -100,7 +102,7 @@ enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_ru
 
 /* ---- samples ---- */
 
-/* Read bytes [from, from + len) of a slice. Returns -1 if they cannot be read or the slice is shorter. */
+/* Read bytes [from, from + len) of a slice. Returns -1 if they cannot be read, or if the slice ends before them. */
 static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from, uint64_t len, uint8_t *buf)
 {
     struct err ignored = {0};
@@ -124,8 +126,8 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
 }
 
 /*
- * Returns true if both boxes visit the same elements in the same order. Elements of `a` have x bytes and those of `b` y
- * bytes.
+ * Returns true if boxes `a` and `b` visit the same elements in the same order. An element of `a` has x bytes, an
+ * element of `b` has y bytes.
  */
 static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box *b, uint64_t y)
 {
@@ -154,7 +156,10 @@ static bool cut_alike(const struct tmap *a, const struct tmap *b)
     return alike;
 }
 
-/* Read elements [first, first + n) of slice k, or of the whole tensor if k < 0. Returns -1 if they cannot be read. */
+/*
+ * Read elements [first, first + n) of slice k of the map, or of the whole tensor if k < 0. Returns -1 if they cannot be
+ * read.
+ */
 static int values_read(struct files *f, const struct tmap *m, int k, uint64_t first, uint64_t n, uint8_t *buf)
 {
     const uint64_t size = (uint64_t)dtype_size(m->dtype);
@@ -164,21 +169,25 @@ static int values_read(struct files *f, const struct tmap *m, int k, uint64_t fi
                  : slice_read(f, &m->slice[k], first * size, n * size, buf);
 }
 
-/* The result of the sample of one parameter: the worst piece of each kind, and its files. */
+/* The result of sampling one parameter: for each kind of mismatch the worst piece, and the files that hold it. */
 struct sampled {
-    enum severity severity;             /* of the weights' worst piece; SEV_NOTE if all match */
+    enum severity severity;             /* severity for the weights' worst piece; SEV_NOTE if all pieces match */
     struct mismatch_count weights;
     int weights_file, masters_file;
     uint64_t n_moments, n_large;
-    int moments_file;                   /* file of the worst piece of moments; -1: all fit together */
-    struct values values[STATE_N];      /* invalid values (NaN ...) of the state's worst piece, which has n_read
-                                         * elements and lies in values_file */
+    int moments_file;                   /* file of the worst piece of the moments; -1: no moments violate the bound */
+    struct values values[STATE_N];      /* invalid values (NaN ...) in the worst piece of each state, which has
+                                         * n_read elements and lies in values_file */
     uint64_t n_read[STATE_N];
     int values_file[STATE_N];
-    uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* elements on which copies disagree, and elements compared */
+    uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* number of elements on which copies disagree, and number of
+                                                         * elements compared */
 };
 
-/* The compared pieces of weights and masters: the two files, and whether the values differ. */
+/*
+ * The pieces of weights that were compared with pieces of masters: for each, the two files and whether the values
+ * differ.
+ */
 struct compared_pieces {
     int n, cap;
     struct compared_piece { int weights_file, masters_file; bool differ; } *piece;
@@ -188,10 +197,10 @@ struct sampler {
     const struct source *s;
     struct compared_pieces *compared;
     const struct param *p;
-    bool masters_differ;                /* the copies of masters differ between tensor ranks, while the weights'
-                                         * copies agree */
-    double most;                        /* largest possible exp_avg^2 / exp_avg_sq; 0: not known */
-    bool all;                           /* check all values, not only the bound of the moments */
+    bool masters_differ;                /* the tensor ranks' copies of the masters differ, while their copies of the
+                                         * weights agree */
+    double most;                        /* largest possible exp_avg^2 / exp_avg_sq; 0: unknown */
+    bool all;                           /* true: check all values; false: only the bound of the moments */
     struct sampled *out;
 };
 
@@ -205,7 +214,10 @@ static const struct tmap *mismatch_weights_map(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy;
 }
 
-/* Count the invalid values among n elements of a state. The piece with the most of them is recorded. */
+/*
+ * Count the invalid values (NaN ...) among n elements of a state. The counts are recorded in m->out if no earlier piece
+ * had more of them.
+ */
 static void sample_values(struct sampler *m, enum state st, enum dtype t, const void *bytes, uint64_t n, int file)
 {
     struct values v = {0}, *worst = &m->out->values[st];
@@ -230,8 +242,8 @@ static void record_compared_piece(struct compared_pieces *c, int weights_file, i
 }
 
 /*
- * Compare n weights and masters of slice k (of the tensor if k < 0) from element `first` on. `x` is the extent of the
- * masters.
+ * Compare n weights with their masters, from element `first` of slice k on (of the whole tensor if k < 0). `x` is the
+ * extent that holds the masters.
  */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
@@ -261,10 +273,10 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
 }
 
 /*
- * Returns the largest possible exp_avg^2 / exp_avg_sq. Both moments are sums over the same gradients, with weights
- * (1-b1) b1^k and (1-b2) b2^k, so by Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq for
- * any gradients: 1.36 for betas 0.9 and 0.95. Moments of different elements violate this nearly everywhere. Returns 0
- * if the settings give no bound.
+ * Returns the largest possible exp_avg^2 / exp_avg_sq. Both moments are weighted sums over the same gradients, with
+ * weights (1-b1) b1^k and (1-b2) b2^k. By the Cauchy-Schwarz inequality, exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2)
+ * * exp_avg_sq for any gradients; the factor is 1.36 for betas 0.9 and 0.95. Moments of different elements violate this
+ * nearly everywhere. Returns 0 if the settings give no bound.
  */
 static double most_of(const struct pk *settings)
 {
@@ -275,7 +287,10 @@ static double most_of(const struct pk *settings)
     return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
 }
 
-/* Returns the loosest bound of all groups' settings, or 0 if one of them has none. */
+/*
+ * Returns the largest bound that most_of() finds in the settings of any group, or 0 if the settings of some group give
+ * no bound.
+ */
 static double most_of_all(const struct source *s)
 {
     const struct pk *settings;
@@ -292,8 +307,8 @@ static double most_of_all(const struct source *s)
 }
 
 /*
- * Returns the bound of each parameter, from the betas of its group. If the source does not list the members of its
- * groups, the loosest bound of all groups is used for every parameter. The caller frees the array.
+ * Returns the bound of each parameter, computed from the betas of its group. If the source does not list which
+ * parameters are in each group, every parameter gets the largest bound of all groups. The caller frees the array.
  */
 static double *bounds_of(const struct source *s)
 {
@@ -326,9 +341,10 @@ static float f32_at(const uint8_t *bytes, uint64_t i)
 }
 
 /*
- * Returns true if the moments violate the bound clearly. Rounding changes both by 1e-7 of their size, and tiny values
- * may have underflowed, hence the margin of a tenth. If two moments belong to different gradients of the same size, 3 %
- * of the elements exceed the bound by more than that; in a tensor of another save nearly all do.
+ * Returns true if the moments clearly violate the bound `most`. A margin of a tenth is allowed, because rounding
+ * changes both moments by 1e-7 of their size and tiny values may have underflowed. If the two moments belong to
+ * different gradients of the same size, 3 % of the elements exceed the bound by more than this margin; if one moment is
+ * of another save, nearly all do.
  */
 static bool is_large(float avg, float sq, double most)
 {
@@ -349,7 +365,10 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
         sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, extent_file_number(m->s, x));
     for (uint64_t i = 0; i < n; i++)
         n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
-    /* A few violations may result from a change of the optimizer's betas, so less than 0.5 % are ignored. */
+    /*
+     * If the optimizer's betas were changed during training, a few elements may violate the bound. Less than 0.5 % are
+     * therefore ignored.
+     */
     if (n_large < 2 || n_large * 200 < n || n_large <= m->out->n_large)
         return;
     m->out->n_moments = n;
@@ -359,7 +378,7 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
 
-/* Call fn for the start and the end of the whole tensor, regardless of its pieces. */
+/* Call fn for the start and for the end of the whole tensor, regardless of how it is cut into pieces. */
 static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
 {
     const uint64_t len = map->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
@@ -373,8 +392,8 @@ static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
 }
 
 /*
- * Call fn for the start and the end of every piece of `map`. If `other` is not NULL and is split differently, call it
- * for the start and the end of the whole tensor instead.
+ * Call fn for the start and the end of every piece of `map`. If `other` is not NULL and is cut differently, call fn for
+ * the start and the end of the whole tensor instead.
  */
 static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *other, sample_fn *fn)
 {
@@ -400,7 +419,7 @@ static void each_piece(struct sampler *m, const struct tmap *map, const struct t
     }
 }
 
-/* Compare the start and the end of each copy of a replicated parameter with the first copy, in every state. */
+/* Compare the start and the end of each copy of a replicated parameter with those of the first copy, in every state. */
 static void sample_copies(struct sampler *m)
 {
     uint8_t first[SAMPLE * 4], other[SAMPLE * 4];
@@ -446,7 +465,10 @@ static void sample_param(const struct source *s, const struct param *p, double m
 
 /* ---- findings ---- */
 
-/* Report foreign weights once per file, because a foreign file usually contains dozens of parameters. */
+/*
+ * Report weights that do not belong to their masters, once per file, because such a file usually contains dozens of
+ * parameters.
+ */
 static void report_foreign_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
     bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
@@ -478,11 +500,14 @@ static void report_foreign_moments(const struct source *s, const struct sampled 
     free(reported);
 }
 
-/* The compared pieces in one file, and the number of files that it contradicts. */
+/*
+ * Counts for one file: the pieces that were compared and that differ, and the number of files whose values it
+ * contradicts.
+ */
 struct file_pieces {
     uint64_t n, n_differ;
     int n_files;
-    bool masters;               /* the pieces are masters; else weights */
+    bool masters;               /* true: the file's pieces are masters; false: they are weights */
     bool foreign;
 };
 
@@ -502,7 +527,9 @@ static bool mostly_differs(const struct file_pieces *f)
     return 2 * f->n_differ > f->n;
 }
 
-/* Returns true if `f`, which contradicts `other`, is more likely to be of another save than `other`. */
+/*
+ * Files `f` and `other` contradict each other. Returns true if `f` is more likely than `other` to be of another save.
+ */
 static bool is_rather_foreign(const struct file_pieces *f, const struct file_pieces *other)
 {
     const uint64_t a = f->n_differ * other->n, b = other->n_differ * f->n;
@@ -512,8 +539,8 @@ static bool is_rather_foreign(const struct file_pieces *f, const struct file_pie
 }
 
 /*
- * If all compared files of one side (weights or masters) seem foreign, the values do not decide which side is: clear
- * their marks.
+ * A side is all compared files of weights, or all of masters. If every file of a side is marked as foreign, the values
+ * do not show which side is wrong: clear the marks of that side.
  */
 static void clear_whole_sides(struct file_pieces *of, int n)
 {
@@ -526,10 +553,11 @@ static void clear_whole_sides(struct file_pieces *of, int n)
 }
 
 /*
- * Report the files that are of another save. If two files contradict each other, the foreign one is the one that
- * contradicts more files, or that differs in most of its pieces while the other file agrees with the rest: a foreign
- * shard contradicts several layer files; a foreign layer file contradicts shards that agree with all other layers. A
- * file is reported only if this holds for each of its contradictions.
+ * Report the files that are of another save. If two files contradict each other, one is regarded as foreign if most of
+ * its pieces differ and, in addition, it contradicts more files than the other one, or the other one agrees in most of
+ * its pieces. A foreign shard, for example, contradicts several layer files; a foreign layer file contradicts shards
+ * that agree with all other layer files. A file is reported only if it is the foreign one in each of its
+ * contradictions.
  */
 static void report_foreign_files(const struct source *s, struct compared_pieces *c, struct report *r)
 {
@@ -566,7 +594,8 @@ static void report_foreign_files(const struct source *s, struct compared_pieces 
 }
 
 /*
- * Report what verify finds in the same values: NaN, infinities, negative second moments, and copies that drifted apart.
+ * Report invalid values in the samples as verify does: NaN, infinities, negative second moments, and copies that
+ * disagree.
  */
 static void report_sampled_values(const struct source *s, const struct sampled *v, const struct mismatch_opts *o,
                                   struct report *r)
@@ -589,7 +618,7 @@ static void report_sampled_values(const struct source *s, const struct sampled *
         }
 }
 
-/* Check the start of each buffer of the model for NaN, which is as wrong there as in a weight. */
+/* Check the start of each buffer of the model for NaN. A NaN in a buffer is as wrong as one in a weight. */
 static void report_buffer_values(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t bytes[SAMPLE * 4];
@@ -609,7 +638,7 @@ static void report_buffer_values(const struct source *s, const struct mismatch_o
     }
 }
 
-/* Compare the start and the end of each of the last stage's copies of tied parameters with the first stage's. */
+/* Compare the last stage's copy of each tied parameter with the first stage's copy, at the start and at the end. */
 static void report_tied_samples(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t first[SAMPLE * 4], last[SAMPLE * 4];
@@ -637,7 +666,9 @@ static void report_tied_samples(const struct source *s, const struct mismatch_op
         }
 }
 
-/* Report all parameters with single differing values, or with copies that were averaged independently, in one line. */
+/*
+ * Report in one line all parameters that have only single differing values, or copies that were averaged independently.
+ */
 static void report_single_mismatches(const struct source *s, const struct sampled *v, struct report *r)
 {
     const struct sampled *first = NULL;
@@ -653,7 +684,7 @@ static void report_single_mismatches(const struct source *s, const struct sample
                    (unsigned long long)first->weights.n, n > 1 ? " (and of other parameters)" : "");
 }
 
-/* Returns true if `d` lists the parameter as damaged. */
+/* Returns true if `d` lists this parameter as damaged. `d` may be NULL. */
 static bool is_param_hit(const struct damage *d, int param)
 {
     for (int i = 0; d && i < d->n; i++)
@@ -662,7 +693,7 @@ static bool is_param_hit(const struct damage *d, int param)
     return false;
 }
 
-/* Sample all parameters. Returns an array by parameter, which the caller frees. */
+/* Sample all parameters. Returns an array with one entry per parameter, which the caller frees. */
 static struct sampled *sample_params(const struct source *s, const struct mismatch_opts *o, const struct damage *d,
                                      struct compared_pieces *compared)
 {
@@ -727,7 +758,7 @@ static bool has_masters(const struct source *s)
     return false;
 }
 
-/* Returns true if the source was opened without masters although its other files may contain them. */
+/* Returns true if the source was opened without the fp32 masters, although files of the checkpoint may contain them. */
 static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
 {
     if (s->layout->pipeline_files)
@@ -735,7 +766,9 @@ static bool leaves_out_masters(const struct source *s, const struct mismatch_opt
     return s->layout->masters_left_out && s->weights_only && !o->moments_only;
 }
 
-/* Returns true if a record of a tensor is damaged or cannot be checked. Damage explains values that do not match. */
+/*
+ * Returns true if a record of a tensor is damaged or cannot be checked. Damage would explain values that do not match.
+ */
 static bool has_damage(struct source *s, const struct mismatch_opts *o)
 {
     const struct damage_opts damage_opts = { .threads = o->threads > 0 ? o->threads : THREADS_DEFAULT };
@@ -751,8 +784,9 @@ static bool has_damage(struct source *s, const struct mismatch_opts *o)
 }
 
 /*
- * Open the source again with its masters and sample both. Returns false without findings if it cannot be opened, or if
- * its errors come from damage; the weights are usable without the masters then.
+ * Open the source a second time, now with its masters, and sample both states. Returns false without findings if the
+ * source cannot be opened in this way, or if its mismatches result from damage. The weights are usable without the
+ * masters in that case.
  */
 static bool sample_with_masters(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {

@@ -1,10 +1,11 @@
 /*
  * mismatch.h - check that weights, masters and moments of a checkpoint belong to the same save
  *
- * At every save a trainer's weights are its masters, rounded. A layer file of another run, or a shard of another rank,
- * therefore differs already in its first few values. The exception are the copies of LayerNorms and biases on tensor
- * ranks: some runs average the weights at every step but never the masters, and converters average both independently.
- * verify compares all values; a converter samples every piece that it will read.
+ * Masters are the optimizer's fp32 copies of the weights. In every save of a trainer, the weights are the rounded
+ * masters. A layer file of another run, or a shard of another rank, therefore differs already in its first few values.
+ * LayerNorms and biases are an exception, because every tensor rank has a copy of them: some runs average the weights
+ * at every step but never the masters, and converters average both independently. verify compares all values; a
+ * converter samples every piece that it will read.
  */
 #ifndef SHARDKIT_CHECK_MISMATCH_H
 #define SHARDKIT_CHECK_MISMATCH_H
@@ -18,52 +19,58 @@ struct report;
 
 /* How closely a parameter's weights must match its masters. */
 enum mismatch_rule {
-    MISMATCH_EXACT,             /* bit for bit the rounded masters */
-    MISMATCH_NEAR,              /* replicated: weights and masters may have been averaged, each independently */
-    MISMATCH_FREE,              /* replicated, in a run that averages only the weights: not compared */
+    MISMATCH_EXACT,             /* the weights must have exactly the bits of the rounded masters */
+    MISMATCH_NEAR,              /* for replicated parameters: weights and masters may each have been averaged
+                                 * independently */
+    MISMATCH_FREE,              /* for replicated parameters in a run that averages only the weights: they are not
+                                 * compared */
 };
 enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *p);
 
 struct mismatch_count {
-    uint64_t n, n_differ;       /* elements compared, and those that are not the rounded master */
-    uint64_t n_far;             /* elements that differ by more than averaging explains: 1/64 of the value */
-    bool dense;                 /* in one call of mismatch_compare() at least 1 % of the elements, and at least 2,
-                                 * differed */
+    uint64_t n, n_differ;       /* number of elements compared, and number of those that are not the rounded master */
+    uint64_t n_far;             /* number of elements that differ by more than 1/64 of the value, which averaging
+                                 * cannot explain */
+    bool dense;                 /* one call of mismatch_compare() found at least 1 % of its elements, and at least 2,
+                                 * to differ */
 };
-/* Returns true if weights have a type that can be compared with these masters, and as many elements. */
+/* Returns true if the weights have a type that can be compared with these masters, and the same number of elements. */
 bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters);
 /* Compare n weights of type bf16, f16 or f32 with n fp32 masters, and add the counts to *c. */
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
 /*
- * Returns SEV_ERROR if the counted elements cannot be of one save, SEV_WARNING if only single elements differ, else
- * SEV_NOTE.
+ * Returns SEV_ERROR if the counted weights and masters cannot be of the same save, SEV_WARNING if only single elements
+ * differ, and SEV_NOTE otherwise.
  */
 enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_rule rule);
 
 struct mismatch_opts {
-    bool accept;                /* report warnings instead of errors */
-    bool drift;                 /* do not report copies of replicated parameters that disagree; the caller handles
-                                 * them */
-    bool moments_only;          /* compare only the two moments with each other; verify checks all other values
+    bool accept;                /* report a mismatch as a warning instead of an error */
+    bool drift;                 /* do not report copies of replicated parameters that disagree, because the caller
+                                 * handles them */
+    bool moments_only;          /* only compare the two moments with each other; verify checks all other values
                                  * itself */
-    int threads;                /* threads that read; 0 = 16 */
+    int threads;                /* number of threads that read; 0 = 16 */
 };
 /*
- * Sample the first and last values of every piece. Adds "bf16_master" if weights are not of the same save as their
- * masters, "moments" if the two moments belong to different gradients, "other_rank" (copies.h), and what verdict.h
- * finds in the sampled values: "not_finite", "negative_exp_avg_sq", "replicas", "tied". A source that was opened
- * without its masters (DeepSpeed, ZeRO, torch_dist) is opened again with them. If the masters are damaged, only the
- * weights are sampled. Values that cannot be read are skipped; damage is not reported here.
+ * Sample the first and last values of every piece. Adds these findings:
+ *   bf16_master   weights and masters are not of the same save
+ *   moments       the two moments belong to different gradients
+ *   other_rank    see copies.h
+ *   not_finite, negative_exp_avg_sq, replicas, tied   see verdict.h
+ * A source of DeepSpeed, ZeRO or torch_dist that was opened without its masters is opened a second time with them. If
+ * the masters are damaged, only the weights are sampled. Values that cannot be read are skipped, and damage is not
+ * reported.
  */
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
 /*
- * Search a checkpoint that may have lost or damaged files for files of another save. Adds errors "bf16_master" and
- * "moments", and a note MISMATCH_FOREIGN_FILE for each file that is of another save, as far as the values can decide
- * which one it is. Parameters that `d` lists are skipped; d may be NULL.
+ * Search a checkpoint for files of another save. Some files of the checkpoint may be lost or damaged. Adds errors
+ * "bf16_master" and "moments". If the values show that a file is of another save, adds a note MISMATCH_FOREIGN_FILE for
+ * it. Parameters that `d` lists as damaged are skipped; d may be NULL.
  */
 #define MISMATCH_FOREIGN_FILE "foreign_file"
 void mismatch_find_foreign(const struct source *s, const struct damage *d, int threads, struct report *r);
-/* Returns true if source_opts.accept_mismatch makes a finding with this code a warning. */
+/* Returns true if the finding has a code that source_opts.accept_mismatch turns into a warning. */
 bool mismatch_is(const struct finding *f);
 
 #endif

@@ -17,16 +17,16 @@
 
 enum { CHUNK_ELEMS = 32 << 10 };        /* elements per step, of every state and rank */
 
-/* The buffers for one parameter. */
+/* The buffers and settings for the repair of one parameter. */
 struct repair_work {
     struct files *files;
     const struct repair_opts *o;
-    int fd;                             /* the spool, which receives the new values */
+    int fd;                             /* descriptor of the spool file, which receives the new values */
     int n_ranks;
     const struct tmap *map[STATE_N];    /* NULL: this state is not repaired */
-    uint8_t **copy[STATE_N];            /* [n_ranks]: the chunk as each rank has it */
+    uint8_t **copy[STATE_N];            /* [n_ranks]: for each rank, its copy of the current chunk */
     uint8_t *out[STATE_N];
-    const void **at;                    /* [n_ranks]: scratch for replicas_combine() */
+    const void **at;                    /* [n_ranks]: scratch memory for replicas_combine() */
 };
 
 static size_t repair_elem_size(const struct repair_work *w, int st)
@@ -46,7 +46,7 @@ static bool state_agrees(const struct repair_work *w, int st, uint64_t i)
     return true;
 }
 
-/* Returns the number of copies, summed over ranks and states, that have the same element as rank k. */
+/* Returns how many copies have the same value of element i as rank k, counted over all ranks and all states. */
 static int votes_for(const struct repair_work *w, int k, uint64_t i)
 {
     int votes = 0;
@@ -139,7 +139,7 @@ static bool any_differs(const struct repair_work *w, uint64_t i)
     return false;
 }
 
-/* Add to *x and d[] the changes of one chunk: the new values compared with the old ones of each rank. */
+/* Compare the new values of one chunk with the old ones of each rank, and add the differences to *x and d[]. */
 static void measure_repair_changes(const struct repair_work *w, uint64_t n, struct repair_state *x,
                                    struct stats_diff *d)
 {
@@ -210,7 +210,7 @@ static void repair_work_free(struct repair_work *w)
     free(w->at);
 }
 
-/* Positions of a parameter's new states in the spool, and their CRCs. */
+/* For one parameter: where its new states are in the spool file, and their CRCs. */
 struct repair_place {
     uint64_t at[STATE_N];
     struct crc_sum crc[STATE_N];
@@ -226,8 +226,8 @@ static void record_rank_diffs(struct repair_state *x, const struct stats_diff *d
 }
 
 /*
- * Repair one parameter and write its new values to the spool. state[STATE_N] receives the report of each state; states
- * without a map remain empty.
+ * Repair one parameter and write its new values to the spool file. state[STATE_N] is set to the report of each state.
+ * The entry of a state without a map stays empty.
  */
 static int repair_param(struct repair_work *w, struct repair_place *pl, struct repair_state *state, struct err *e)
 {
@@ -280,7 +280,8 @@ static bool drifted(const struct replica_param *rp)
 }
 
 /*
- * Assign spool positions to all states of all drifted parameters, one after the other. Returns the size of the spool.
+ * Assign each state of each drifted parameter its place in the spool file, one after the other. Returns the size of the
+ * file.
  */
 static uint64_t place_repaired_states(const struct replicas *r, struct repair_place *place)
 {
@@ -309,7 +310,7 @@ static struct tmap *map_repaired_state(struct source *s, struct arena *a, int fi
     return m;
 }
 
-/* Make the source's parameters point to the new values in the spool. */
+/* Make the source's parameters refer to the new values in the spool file. */
 static void install_repaired_params(struct source *s, const struct replicas *r, const struct repair_place *place,
                                     int file)
 {
@@ -329,7 +330,7 @@ static void install_repaired_params(struct source *s, const struct replicas *r, 
     }
 }
 
-/* Append the states that changed to the list in *x, which becomes the owner of their `rank` arrays. */
+/* Append the states that changed to the list in *x. *x then owns the `rank` arrays of these states. */
 static void keep_states(struct repair *x, struct repair_state *state)
 {
     bool any = false;

@@ -3,13 +3,14 @@
  *
  * If copies of a replicated parameter disagree on an element in any state, that element is resolved in all states at
  * once, so that weight, master and moments still belong together:
- *   first      rank 0's values, of every state
- *   majority   the values of the rank that most ranks agree with, with the votes of all states added
- *              up; if several have as many votes, of the lowest rank
- *   average    every flat state (master, both moments) is averaged independently, as
- *              replicas_combine() does
- * The weight becomes the rounded new master if some rank's weight was its rounded master, as a trainer's always is;
- * otherwise it is combined like the other states. Elements on which all copies agree are not changed.
+ *   first      rank 0's values are used in every state
+ *   majority   the values of the rank with the most votes are used. Each copy that is equal to the rank's copy is a
+ *              vote, and the votes of all states are added up. If several ranks have the most votes, the lowest of them
+ *              is used
+ *   average    the master and both moments are each averaged independently, as by replicas_combine()
+ * If the old weight of some rank was its rounded master, as in every save of a trainer, the new weight is the rounded
+ * new master. Otherwise the weight is combined like the other states. Elements on which all copies agree are not
+ * changed.
  *
  * repair_run() changes the source: the maps of repaired parameters point to their new values, which are in an unlinked
  * file. Memory does not grow with the size of the tensors.
@@ -21,10 +22,11 @@
 #include "libcommon/base/replicas.h"
 #include "libcommon/check/replicas_check.h"
 
-/* How far the values of one rank, or of all ranks, were changed. */
+/* Describes how far the values of one rank, or of all ranks together, were changed. */
 struct repair_move {
     uint64_t n_changed;         /* elements whose bits changed */
-    uint64_t max_ulps;          /* STATS_NO_ULPS: a NaN was replaced by a number or a number by a NaN */
+    uint64_t max_ulps;          /* largest change in units in the last place; STATS_NO_ULPS: a NaN was replaced by a
+                                 * number, or a number by a NaN */
     double max_abs;
 };
 
@@ -34,10 +36,10 @@ struct repair_state {
     bool last_stage;            /* this is the last stage's own copy of a tied parameter */
     enum state state;
     uint64_t n_elems;
-    uint64_t n_differed;        /* elements on which the copies of this state disagreed */
-    struct repair_move all;     /* over all ranks: an element that changes on several ranks counts once */
+    uint64_t n_differed;        /* number of elements on which the copies of this state disagreed */
+    struct repair_move all;     /* changes on all ranks; an element that changes on several ranks counts once */
     int n_ranks;
-    struct repair_move *rank;   /* [n_ranks] */
+    struct repair_move *rank;   /* [n_ranks]: changes on each rank */
     const struct tmap *was;     /* the map of the copies before the repair */
 };
 
@@ -49,23 +51,25 @@ struct repair {
 
 struct repair_opts {
     enum replica_policy how;    /* not REPLICAS_FAIL */
-    const char *spool;          /* a folder with room for the new values: 14 bytes per element of a drifted parameter */
+    const char *spool;          /* path of a folder with room for the new values: 14 bytes per element of a drifted
+                                 * parameter */
     bool (*stopped)(void);      /* returns true to stop; may be NULL */
 };
 
 /*
- * Resolve the parameters that `r` lists as out of sync. The caller releases *out with repair_free() before it closes
- * the source. Returns -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. CRCs of records are not checked
- * here; they are checked when the output is written.
+ * Resolve the parameters that `r` lists as out of sync. The caller must release *out with repair_free() before it
+ * closes the source. Returns -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. The CRCs of records are not
+ * checked by this call, but later, when the output is written.
  */
 MUST_CHECK int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
                           struct err *e);
 void repair_free(struct repair *x);
 
 /*
- * Append the journal of a repair as JSON lines: one for the run (format, version, tag, tp, iteration, policy,
- * parameters, states), then one per changed state (parameter, last_stage, state, elements, differed, changed, max_ulps,
- * max_abs, ranks: those that changed, each with rank, changed, max_ulps, max_abs). Equal input gives equal text.
+ * Append the journal of a repair as JSON lines. The first line describes the run: format, version, tag, tp, iteration,
+ * policy, parameters, states. Then each changed state has one line: parameter, last_stage, state, elements, differed,
+ * changed, max_ulps, max_abs, ranks. `ranks` lists the ranks that changed, each with rank, changed, max_ulps, max_abs.
+ * Equal input gives equal text.
  */
 void repair_log(const struct source *s, const struct repair *x, enum replica_policy how, struct strbuf *out);
 

@@ -72,8 +72,8 @@ static void list_replica_params(const struct source *s, const struct replicas_op
 }
 
 /*
- * Returns the number of elements that differ from rank 0 on any rank. A second pass over the copies is acceptable,
- * because few chunks differ.
+ * Returns the number of elements that differ from rank 0 on at least one other rank. This reads the copies a second
+ * time, which is acceptable because few chunks differ.
  */
 static uint64_t count_any(const struct tmap *m, uint8_t *const *copy, uint64_t len)
 {
@@ -179,7 +179,7 @@ int replicas_check(const struct source *s, const struct replicas_opts *o, struct
 {
     memset(out, 0, sizeof *out);
     list_replica_params(s, o, out);
-    /* The reads are small and scattered over the files: many threads keep many requests in flight. */
+    /* The reads are small and scattered over the files, so many threads are used to keep many requests in flight. */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads)
     for (int i = 0; i < out->n_params; i++) {
         struct err own = {0};

@@ -1,9 +1,9 @@
 /*
  * replicas_check.h - compare the tensor-parallel copies of replicated parameters
  *
- * LayerNorms, biases of row-parallel layers and position tables (also the last stage's own table) exist once per
- * tensor-parallel rank and should be equal in all four states. In BLOOM's training they differed for a while. Only
- * these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
+ * Every tensor-parallel rank has a copy of the LayerNorms, the biases of row-parallel layers and the position tables
+ * (the last stage has a table of its own). The copies should be equal in all four states. In BLOOM's training they
+ * differed for a while. Only these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
  */
 #ifndef SHARDKIT_CHECK_REPLICAS_CHECK_H
 #define SHARDKIT_CHECK_REPLICAS_CHECK_H
@@ -18,15 +18,17 @@ struct source;
 
 /* One state of one replicated parameter. */
 struct replica_state {
-    bool compared;              /* false: not selected, not in this checkpoint, or one copy only */
+    bool compared;              /* false if the state was not selected, is not in this checkpoint, or has only one
+                                 * copy */
     uint64_t n_elems;
-    uint64_t n_differ;          /* elements that are not the same on all ranks */
-    uint64_t max_ulps;          /* largest distance between rank 0 and another rank; STATS_NO_ULPS: NaN against a
-                                 * number */
+    uint64_t n_differ;          /* number of elements that are not the same on all ranks */
+    uint64_t max_ulps;          /* largest distance between rank 0 and another rank, in units in the last place;
+                                 * STATS_NO_ULPS: one has a NaN where the other has a number */
     double max_abs;
-    int worst_rank;             /* rank with the largest max_abs (largest max_ulps if max_abs is equal); -1: in sync */
+    int worst_rank;             /* rank with the largest max_abs, or with the largest max_ulps among ranks of equal
+                                 * max_abs; -1: in sync */
     int n_ranks;                /* number of copies */
-    bool *rank_differs;         /* [n_ranks]: this rank's copy differs from rank 0's */
+    bool *rank_differs;         /* [n_ranks]: true if this rank's copy differs from rank 0's */
 };
 
 struct replica_param {
@@ -41,16 +43,17 @@ struct replica_param {
 struct replica_kind {
     char *kind;
     int n_params;
-    int n_params_in_sync;       /* parameters that are in sync in all compared states */
-    int n[STATE_N];             /* parameters compared in this state */
+    int n_params_in_sync;       /* number of parameters that are in sync in all compared states */
+    int n[STATE_N];             /* [state]: number of parameters that were compared in this state */
     int n_in_sync[STATE_N];
 };
 
 struct replicas {
     int n_params, n_kinds;
-    struct replica_param *param;        /* in the source's order; the last stage's copy follows the first stage's */
+    struct replica_param *param;        /* in the source's order; the last stage's copy of a tied parameter follows
+                                         * the first stage's */
     struct replica_kind *kind;          /* in order of first appearance */
-    bool in_sync;                       /* all parameters, in all compared states */
+    bool in_sync;                       /* all parameters are in sync in all compared states */
     uint64_t read_bytes;
 };
 
@@ -69,9 +72,9 @@ struct replicas_opts {
 MUST_CHECK int replicas_check(const struct source *s, const struct replicas_opts *o, struct replicas *out,
                               struct err *e);
 void replicas_free(struct replicas *r);
-/* Returns the map of the copies of a state; NULL if the checkpoint does not have this state. */
+/* Returns the map of all copies of a state, or NULL if the checkpoint does not have this state. */
 struct tmap *replica_map(const struct replica_param *p, int state);
-int replicas_out_of_sync(const struct replicas *r);     /* number of parameters; the last stage's copies count
-                                                         * separately */
+int replicas_out_of_sync(const struct replicas *r);     /* returns the number of parameters that are out of sync; the
+                                                         * last stage's copies are counted separately */
 
 #endif

@@ -12,12 +12,14 @@
 #include "libcommon/check/replicas_check.h"
 
 /*
- * Append one line per kind ("60% of input_layernorm.weight are in sync ..."), below it one per state that is out of
- * sync (with `verbose` one per state), and a closing line. `glob` is that of replicas_opts.
+ * Append the result as text. Each kind has one line ("60% of input_layernorm.weight are in sync ..."). Below it, each
+ * state that is out of sync has one line; with `verbose`, every state has one. The text ends with a closing line.
+ * `glob` must be that of replicas_opts.
  */
 void replicas_text(const struct replicas *r, const char *path, const char *glob, bool verbose, struct strbuf *out);
 /*
- * Returns a new reference to an object with in_sync, n_params, n_params_out_of_sync, read_bytes, kinds and parameters.
+ * Returns a new reference to a JSON object with the keys in_sync, n_params, n_params_out_of_sync, read_bytes, kinds and
+ * parameters.
  */
 json_t *replicas_json(const struct replicas *r, bool verbose);
 

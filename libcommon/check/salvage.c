@@ -45,7 +45,10 @@ static char *number_unlike(const char *what, int64_t found, int64_t expected)
                ? str_fmt("its %s is %lld, expected %lld", what, (long long)found, (long long)expected) : NULL;
 }
 
-/* Compare what the shapes of the parameters do not show. A value that one of the two does not record is 0 or "". */
+/*
+ * Compare properties of the architecture that the shapes of the parameters do not show. A property that only one of the
+ * two configurations records is not compared; it is 0 or "" in the other.
+ */
 static char *architecture_unlike(const struct model_config *expected, const struct model_config *found)
 {
     char *why = number_unlike("number of attention heads", found->n_heads, expected->n_heads);
@@ -59,7 +62,7 @@ static char *architecture_unlike(const struct model_config *expected, const stru
     return why;
 }
 
-/* Returns the group that lists the parameter, or -1. */
+/* Returns the index of the optimizer group that lists the parameter, or -1. */
 static int group_of_param(const struct optim_groups *g, const char *name)
 {
     for (int i = 0; i < g->n; i++)
@@ -70,8 +73,8 @@ static int group_of_param(const struct optim_groups *g, const char *name)
 }
 
 /*
- * Find two parameters that x has in one group and y in two. Returns a text that names them and ends with `how`, or
- * NULL.
+ * Find two parameters that are in the same group in x and in different groups in y. Returns a text that names them and
+ * ends with `how`, or NULL if there are none.
  */
 static char *split_group(const struct optim_groups *x, const struct optim_groups *y, const char *how)
 {
@@ -126,28 +129,31 @@ int salvage_check_from(const struct source *s, const struct source *from, struct
 
 /* ---- which states ---- */
 
-/* What has to be made for one parameter. */
+/* What must be made for one parameter. */
 struct salvage_param {
     int param;
-    bool make[STATE_N];                 /* this state receives new values */
-    int record[STATE_N];                /* the state's first bad record; -1: none */
-    bool proved[STATE_N];               /* the state has its listed digest although a record is bad: its bytes are
-                                         * copied unchanged */
-    bool drop_tied[STATE_N];            /* the last stage's copy is bad and is dropped, so the first stage's copy is
-                                         * used for both */
+    bool make[STATE_N];                 /* true if this state gets new values */
+    int record[STATE_N];                /* number of the state's first bad record; -1: none */
+    bool proved[STATE_N];               /* the state has its listed digest although one of its records is bad, so its
+                                         * bytes are copied unchanged */
+    bool drop_tied[STATE_N];            /* the last stage's copy is bad and is dropped: both stages then use the
+                                         * first stage's copy */
     int tied_record[STATE_N];
-    uint64_t at[STATE_N];               /* offset of the new values in the spool */
+    uint64_t at[STATE_N];               /* offset of the state's new values in the spool file */
 };
 
-/* Returns false for the last stage's position table of a gpt2 model, which is neither tied nor trained. */
+/*
+ * Returns true if the last stage's copy of p must equal the first stage's. This is false for the position table of a
+ * gpt2 model, which the last stage neither ties nor trains.
+ */
 static bool is_salvage_param_tied(const struct param *p)
 {
     return !param_ends(p->name, ROLE_POSITION);
 }
 
 /*
- * List the damaged parameters in the order of `d`. *bytes receives the size of all new values. The caller frees the
- * list.
+ * List the damaged parameters in the order of `d`. *bytes is set to the total size of the new values. The caller frees
+ * the list.
  */
 static struct salvage_param *list_salvage_params(const struct damage *d, int *n, uint64_t *bytes)
 {
@@ -195,16 +201,16 @@ uint64_t salvage_bytes(const struct damage *d)
 
 /* ---- one chunk ---- */
 
-/* The buffers for one parameter. */
+/* The buffers and settings for filling one parameter. */
 struct work {
     const struct damage *d;
     const struct salvage_opts *o;
     const struct salvage_param *sp;
-    const struct param *p, *from;       /* p: the damaged parameter; from: the same parameter of the other
+    const struct param *p, *from;       /* p: the damaged parameter; from: the same parameter in the other
                                          * checkpoint, or NULL */
-    uint8_t *buf[STATE_N], *other;      /* room for CHUNK_ELEMS elements each */
+    uint8_t *buf[STATE_N], *other;      /* each has room for CHUNK_ELEMS elements */
     bool *lost[STATE_N], *lost_other;
-    uint8_t *origin[STATE_N];           /* enum salvage_origin of each element */
+    uint8_t *origin[STATE_N];           /* for each state: enum salvage_origin of each element */
     uint32_t crc[STATE_N];
     struct salvage_state *to[STATE_N];
 };
@@ -214,7 +220,10 @@ static uint64_t salvage_elem_size(const struct tmap *m)
     return (uint64_t)dtype_size(m->dtype);
 }
 
-/* Replace the lost elements of a state by those in w->other that are not lost, and record their origin as `how`. */
+/*
+ * Replace the lost elements of a state by the elements in w->other, except those that the other checkpoint has also
+ * lost. `how` is recorded as their origin.
+ */
 static void fill_from(struct work *w, enum state st, uint64_t n, enum salvage_origin how)
 {
     const uint64_t size = salvage_elem_size(w->p->state[st]);
@@ -233,8 +242,8 @@ static bool any_lost(const bool *lost, uint64_t n)
 }
 
 /*
- * Read one chunk of a state. Lost elements are replaced from the other replicas, from the last stage's copy of a tied
- * parameter, and for a master from an fp32 weight.
+ * Read one chunk of a state. Lost elements are replaced, as far as possible, from the other replicas, from the last
+ * stage's copy of a tied parameter, and, if the state is the fp32 masters, from fp32 weights.
  */
 static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
 {
@@ -258,7 +267,8 @@ static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint
         fill_from(w, st, n, SALVAGE_COPIED);
         for (uint64_t i = 0; i < n; i++)
             if (w->lost_other[i] && !w->lost[st][i])
-                w->origin[st][i] = SALVAGE_COPIED;      /* rank 0 has the element and this rank lost it */
+                w->origin[st][i] = SALVAGE_COPIED;      /* rank 0 has this element, but the copy on this rank was
+                                                         * lost */
     }
     for (r.slice = 0; tied && is_salvage_param_tied(w->p) && any_lost(w->lost[st], n) &&
                       r.slice < (tied->op == TMAP_REPLICAS ? tied->n_slices : 1);
@@ -280,8 +290,8 @@ static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint
 }
 
 /*
- * Read the other checkpoint's chunk of a state into w->other. *has is false if that checkpoint has no such state of the
- * same type.
+ * Read the chunk of the same state of the other checkpoint into w->other. *has is set to false if that checkpoint does
+ * not have this state with the same type.
  */
 static int read_from(struct work *w, enum state st, const struct damage_range *at, bool *has, struct err *e)
 {
@@ -308,7 +318,7 @@ static void put_salvaged_value(struct work *w, enum state st, uint64_t i, double
     w->origin[st][i] = (uint8_t)how;
 }
 
-/* Replace lost weights by their masters, rounded. */
+/* Replace lost weights by their rounded masters. */
 static void round_weights(struct work *w, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -317,7 +327,10 @@ static void round_weights(struct work *w, uint64_t n)
                                SALVAGE_ROUNDED);
 }
 
-/* Returns true if element i of the other checkpoint's masters rounds to the weight that is present. */
+/*
+ * Returns true if the other checkpoint's master of element i rounds to the weight of this checkpoint, which is not
+ * lost.
+ */
 static bool fits_weight(const struct work *w, uint64_t i)
 {
     const enum dtype t = w->p->state[STATE_BF16]->dtype;
@@ -360,7 +373,7 @@ static int fill_state_from_other(struct work *w, enum state st, const struct dam
     return 0;
 }
 
-/* Replace lost moments. An element whose exp_avg_sq is lost also loses its exp_avg. */
+/* Replace lost moments. If the exp_avg_sq of an element is lost, its exp_avg is replaced, too. */
 static int fill_moments(struct work *w, const struct damage_range *at, struct err *e)
 {
     bool *const *lost = w->lost;
@@ -377,7 +390,7 @@ static int fill_moments(struct work *w, const struct damage_range *at, struct er
             if (lost[st][i])
                 put_salvaged_value(w, (enum state)st, i, 0, SALVAGE_ZEROED);
     }
-    /* If only exp_avg could be replaced by the other checkpoint's, both are set to 0. */
+    /* If the other checkpoint has only the exp_avg of an element and not its exp_avg_sq, both are set to 0. */
     for (uint64_t i = 0; lost[STATE_EXP_AVG] && lost[STATE_EXP_AVG_SQ] && i < at->n; i++)
         if (w->origin[STATE_EXP_AVG_SQ][i] == SALVAGE_ZEROED && w->origin[STATE_EXP_AVG][i] != SALVAGE_ZEROED)
             put_salvaged_value(w, STATE_EXP_AVG, i, 0, SALVAGE_ZEROED);
@@ -394,8 +407,8 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
     if (w->buf[STATE_FP32] && fill_masters(w, at, e) < 0)
         return -1;
     if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
-        round_weights(w, at->n);                        /* weights whose masters were replaced from the other
-                                                         * checkpoint */
+        round_weights(w, at->n);                        /* again, for weights whose masters were replaced from the
+                                                         * other checkpoint */
     if (w->buf[STATE_BF16] && fill_state_from_other(w, STATE_BF16, at, e) < 0)
         return -1;
     return fill_moments(w, at, e);
@@ -403,7 +416,7 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
 
 /* ---- a parameter ---- */
 
-/* Returns true if this state is made, or is needed to make another one. */
+/* Returns true if state st must be read, because it is to be made or is needed to make another state. */
 static bool is_needed(const struct salvage_param *sp, const struct param *p, int st)
 {
     const bool weights = sp->make[STATE_BF16] || sp->make[STATE_FP32];
@@ -474,7 +487,7 @@ static int fill_param(struct work *w, struct err *e)
 
 /* ---- all parameters ---- */
 
-/* Returns a map of a complete new record, with the type of the map that it replaces. */
+/* Returns a map that consists of the whole new record r, with the type of the map `was` that it replaces. */
 static struct tmap *map_of_record(struct source *s, const struct record *r, const struct tmap *was)
 {
     struct tmap *m = arena_alloc(s->arena, sizeof *m);
@@ -500,7 +513,10 @@ static bool is_same_salvage_shape(const struct param *p, const struct param *q)
     return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
-/* Fill one parameter. Results go to `to` and `crc` only, so several threads may fill different parameters. */
+/*
+ * Fill the lost elements of one parameter. Only `to` and `crc` are written, so several threads may fill different
+ * parameters.
+ */
 static int fill_one(const struct damage *d, const struct salvage_opts *o, const struct salvage_param *sp,
                     struct salvage_state *to, uint32_t *crc, struct err *e)
 {
@@ -520,7 +536,7 @@ static int fill_one(const struct damage *d, const struct salvage_opts *o, const 
     return rc;
 }
 
-/* Make a parameter, and all other names of the same tensor, point to the new map. */
+/* Make parameter p refer to the new map, and also all other parameters that share the same tensor. */
 static void install_state(struct source *s, struct param *p, enum state st, struct tmap *to)
 {
     struct tmap *was = p->state[st];
@@ -592,7 +608,7 @@ int salvage_run(struct source *s, const struct damage *d, const struct salvage_o
 
     *out = (struct salvage){ .state = xcalloc((size_t)n * STATE_N * 2 + 1, sizeof *out->state) };
     if (o->from)
-        source_param(o->from, "");      /* makes the table of names before several threads read it */
+        source_param(o->from, "");      /* builds the table of names before several threads use it */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : 1)
     for (int i = 0; i < n; i++)
         if (fill_one(d, o, &list[i], state[i], crc[i], &each[i]) < 0) {
@@ -642,8 +658,9 @@ static bool same_value(const struct source_value *v, const struct source_value *
 }
 
 /*
- * Returns an undamaged value to copy from: for a step counter another counter of the source, else the value with the
- * same name in `from`. *of receives the checkpoint that holds it. Returns NULL if there is none.
+ * Find an undamaged value that can replace a damaged one. For a step counter this is another step counter of the
+ * source; for any other value it is the value of the same name in `from`. *of is set to the checkpoint that holds the
+ * value. Returns NULL if there is none.
  */
 static const struct source_value *value_source(const struct source *s, const struct damage *d,
                                                const struct salvage_opts *o, const struct source_value *v,
@@ -662,7 +679,7 @@ static const struct source_value *value_source(const struct source *s, const str
     return hit.value;
 }
 
-/* Copy a pickled value together with its tensors into a file in memory. */
+/* Copy a pickled value together with its tensors into a file in memory, and make `to` refer to it. */
 static int copy_tree(struct source *s, struct source_value *to, const struct source *of, const struct source_value *v,
                      struct err *e)
 {

@@ -1,8 +1,8 @@
 /*
  * single_copy.c - find files whose values are in no other file
  *
- * Weights are the rounded masters. A file of another save is therefore recognised only if weights and masters of the
- * same elements are in different files.
+ * In every save the weights are the rounded fp32 masters. A file of another save is therefore recognised only if the
+ * weights and the masters of the same elements are in different files.
  */
 #include "libcommon/check/single_copy.h"
 
@@ -16,8 +16,8 @@
 #include "libcommon/plan/tmap.h"
 
 /*
- * For each file, by number: whether it holds tensors of parameters, and whether some of them are compared with tensors
- * in another file.
+ * For each file, by its number: whether it holds tensors of parameters, and whether some of these tensors are compared
+ * with tensors in another file.
  */
 struct file_values {
     bool *holds, *compared;
@@ -50,8 +50,8 @@ static bool same_extents(const struct tmap *a, const struct tmap *b)
 }
 
 /*
- * Mark the files of weights and masters that are compared with each other. If both states of an element are in one
- * file, the comparison proves nothing about that file.
+ * Mark the files of weights and masters that are compared with each other. If the weight and the master of an element
+ * are in the same file, their comparison does not show that the file is of this save.
  */
 static void mark_compared(const struct source *s, const struct tmap *weights, const struct tmap *masters, bool *mark)
 {
@@ -85,8 +85,8 @@ void single_copy_report(const struct source *s, struct report *r)
 {
     const size_t n_files = (size_t)files_count(s->files) + 1;
     /*
-     * An index.h5 whose datasets point into shards lists the files of the checkpoint, as a manifest does. Any other
-     * index.h5 has its mp_rank files next to it and lists nothing.
+     * An index.h5 whose datasets are in the shards lists the files of the checkpoint, as a manifest does. Any other
+     * index.h5 lies next to its mp_rank files and does not list them.
      */
     const bool listed = source_file(s, MANIFEST_NAME) || s->layout->points_only;
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };

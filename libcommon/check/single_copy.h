@@ -9,8 +9,9 @@ struct source;
 
 #define NO_MANIFEST "no_manifest"
 /*
- * Add the note NO_MANIFEST if the folder has no manifest and holds files whose values are in no other file, neither as
- * weights nor as masters. A file of another save with the same shapes and step cannot be recognised there.
+ * Add the note NO_MANIFEST if the folder has no manifest and some file holds values that no other file confirms: the
+ * weights and masters of the same elements are not in different files. If such a file is replaced by that of another
+ * save with the same shapes and step, this cannot be recognised.
  */
 void single_copy_report(const struct source *s, struct report *r);
 

@@ -35,8 +35,8 @@ static int compare_stray_names(const void *a, const void *b)
 }
 
 /*
- * Report files in the folder that do not belong to the layout. Shards that a virtual index points to are outside of the
- * folder and are not reported.
+ * Report files in the folder that do not belong to the layout. Shards outside of the folder to which a virtual index
+ * refers are not reported.
  */
 static void check_strays(const struct source *s, struct report *r)
 {
@@ -64,7 +64,10 @@ static void check_strays(const struct source *s, struct report *r)
     free(known);
 }
 
-/* Report an HDF5 form without a manifest: HDF5 files, like safetensors, store no checksums. */
+/*
+ * Report a checkpoint of an HDF5 layout that has no manifest. HDF5 files store no checksums, so damage could not be
+ * detected.
+ */
 static void check_sums_there(const struct source *s, struct report *r)
 {
     if (s->layout->datasets && !source_file(s, MANIFEST_NAME))
@@ -78,8 +81,8 @@ static bool is_zip(const struct source *s, int i)
 }
 
 /*
- * Open the directories of all .pt files, because openers close the files that they have read. The entry of a file with
- * a damaged directory stays NULL; the opener has usually reported it. *n receives their number.
+ * Open the directories of all .pt files again, because the layouts' openers have closed them. If a directory is
+ * damaged, the file's entry stays NULL; the opener has usually reported this. *n is set to the number of files.
  */
 static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, struct report *r)
 {
@@ -141,7 +144,10 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
     return rc;
 }
 
-/* Handle a failed open: report damage as a finding and return 0; return -1 if the path itself cannot be opened. */
+/*
+ * Handle a failure to open. If the contents are damaged, add a finding and return 0. If the path itself cannot be
+ * opened, return -1.
+ */
 static int open_failed(struct report *r, struct err *e)
 {
     if (e->kind != ERR_DATA)

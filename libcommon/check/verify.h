@@ -1,13 +1,14 @@
 /*
  * verify.h - check that a checkpoint is complete, undamaged and plausible
  *
- * The phases are, in order: open the tables (all files and ranks exist, the mappings cover each element once); check
- * container bytes that no reader uses; find files that do not belong; then read every byte once and check record CRCs,
- * a manifest's digests and files, and the values.
- * ERROR findings are damage, files of different saves, and values from which no training can continue: NaN, infinities,
+ * The phases are, in order: open the tables (check that all files and ranks exist and that the mappings cover each
+ * element once); check container bytes that no reader uses; find files that do not belong to the checkpoint; then read
+ * every byte once and check the CRCs of records, the digests and files that a manifest lists, and the values. ERROR
+ * findings are damage, files of different saves, and values from which no training can continue: NaN, infinities,
  * copies of a parameter that disagree (verdict.h). WARNING findings are things that a sound checkpoint should not have
  * but that do not prevent loading: single weights that are not the rounded master, non-zero padding, stray files.
- * Memory: the executor's pool. Sets under 8 MiB are read into memory directly (about a millisecond for a tiny set).
+ * Memory is limited to the executor's pool. A checkpoint of less than 8 MiB is read into memory directly, which takes
+ * about a millisecond if it is tiny.
  */
 #ifndef SHARDKIT_CHECK_VERIFY_H
 #define SHARDKIT_CHECK_VERIFY_H
@@ -28,12 +29,15 @@ struct verify_stats {
 
 /* A range of bytes on disk that was read and hashed. */
 struct verify_run {
-    char *path;                 /* for a member of a tar: path of the tar */
+    char *path;                 /* path of the file; for a member of a tar, path of the tar */
     uint64_t at, len;
     uint32_t crc;
 };
 
-/* Ranges sorted by path and offset, without overlaps. They are valid only if there is no ERROR finding. */
+/*
+ * The ranges of bytes that were read, sorted by path and offset, without overlaps. They are valid only if there is no
+ * ERROR finding.
+ */
 struct verify_runs {
     struct verify_run *run;
     int n;
@@ -41,37 +45,38 @@ struct verify_runs {
 
 struct verify_opts {
     bool lenient;               /* do not check container bytes that no reader uses */
-    bool weights_only;          /* ignore the optimizer's files, whether they exist or not */
-    bool allow_drift;           /* report copies of replicated parameters that disagree as a warning */
+    bool weights_only;          /* ignore the optimizer's files, even if they exist */
+    bool allow_drift;           /* report copies of replicated parameters that disagree as a warning instead of an
+                                 * error */
     const char *certificate;    /* path of the certificate that lists the expected digests (certificate.h); NULL:
-                                 * none. For folders only */
+                                 * none. Only allowed for folders */
     const char *model;          /* source_opts.model; may be NULL */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
     enum progress_mode progress;
     bool (*stopped)(void);      /* returns true to stop; may be NULL */
     struct verify_stats *stats; /* receives the statistics; may be NULL */
-    struct verify_runs *runs;   /* receives the ranges that were read, so that another pass need not read them again;
+    struct verify_runs *runs;   /* set to the ranges that were read, so that a later pass need not read them again;
                                  * may be NULL */
 };
 
 /*
- * Verify `path`: a checkpoint that source_open() opens, its index.h5, or one .pt file. Damage is added to `r`, even if
- * nothing can be opened. Returns -1 with ERR_SYS if the path cannot be read at all, with ERR_USAGE for a parameter's
- * own .h5, or with ERR_STOP.
+ * Verify `path`. It may be a checkpoint that source_open() opens, the checkpoint's index.h5, or one .pt file. Damage is
+ * added to `r`, even if nothing can be opened. Returns -1 with ERR_SYS if the path cannot be read at all, with
+ * ERR_USAGE if it is the .h5 file of a single parameter, or with ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 void verify_runs_free(struct verify_runs *l);
 /*
- * Verify `path` without a report. Returns 0 if there is no ERROR finding; else -1 with the first one, or with the
- * reason why the path could not be verified, in *e.
+ * Verify `path` without a report. Returns 0 if there is no ERROR finding. Otherwise returns -1, and *e is the first
+ * ERROR finding or the reason why `path` could not be verified.
  */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 /*
- * Compare an open folder's files with its manifest as far as no record's CRC covers them: headers, pickles,
- * configuration. (Every reader of a record checks its CRC.) Only these bytes are read. Adds "file_crc", "file_size",
- * "file_missing" and "file_unlisted" as ERROR, or as WARNING if the source was opened with accept_mismatch. Returns 0
- * if there is no manifest, and -1 if reading fails.
+ * Compare the files of an open folder with its manifest, but only the bytes that no record's CRC covers: headers,
+ * pickles, configuration. Only these bytes are read; the bytes of records are checked by whatever reads them. Adds
+ * "file_crc", "file_size", "file_missing" and "file_unlisted" as ERROR findings, or as WARNING if the source was opened
+ * with accept_mismatch. Returns 0 if there is no manifest, and -1 if reading fails.
  */
 MUST_CHECK int verify_listed(struct source *s, struct report *r, struct err *e);
 

@@ -1,6 +1,4 @@
-/*
- * verify_scan.c - read all records once: directly for small sets, otherwise with the executor
- */
+/* verify_scan.c - read all records once: directly for a small checkpoint, otherwise with the executor */
 #include "libcommon/check/verify_scan.h"
 
 #include <stdlib.h>
@@ -13,13 +11,13 @@
 #include "libcommon/plan/executor.h"
 
 /*
- * Sets of at most this many bytes are read into memory. For these, starting threads, rings and a pool of huge pages
- * would cost more time than the work.
+ * A checkpoint of at most this many bytes is read into memory as a whole. Starting threads, rings and a pool of huge
+ * pages would take longer than the work itself.
  */
 #define DIRECT_MAX_BYTES (8u << 20)
 #define DEFAULT_MEM_BYTES (96u << 20)
 
-/* ---- the records: every zip entry is one, whether a tensor uses it or not ---- */
+/* ---- the records: every zip entry becomes one, whether a tensor uses it or not ---- */
 
 struct scan_place {
     int file, record;
@@ -75,8 +73,8 @@ static void check_compressed_entry(struct source *s, int file, const struct zip_
 }
 
 /*
- * Add a record for every stored zip entry that is not a record yet (pickle, version, byte order). Check compressed
- * entries.
+ * Add a record for every stored (not compressed) zip entry that is not a record yet, such as the pickle, the version
+ * and the byte order. Compressed entries are checked at once.
  */
 static void add_zip_entry_records(struct source *s, const struct scan_list *scan, struct report *r)
 {
@@ -216,13 +214,13 @@ void scan_items(struct source *s, const struct verify_opts *o, struct report *r)
     free(known);
 }
 
-/* ---- small sets: whole files in memory ---- */
+/* ---- small checkpoints: whole files in memory ---- */
 
 struct images {
     struct files *files;
     int n;
-    uint8_t **bytes;            /* [n]: a file's bytes; NULL if it could not be read or is an item inside another
-                                 * file */
+    uint8_t **bytes;            /* [n]: the bytes of each file; NULL if the file could not be read, or is an item
+                                 * inside another file */
 };
 
 static bool is_item(const struct files *f, int file)
@@ -359,7 +357,7 @@ static void scan_direct(struct source *s, const struct scan_list *scan, struct r
     images_free(&im);
 }
 
-/* ---- large sets: the executor ---- */
+/* ---- large checkpoints: the executor ---- */
 
 static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                    struct err *e)
@@ -374,7 +372,7 @@ static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const v
 }
 
 /*
- * List the records that no item touches, as maps of one extent each. Returns their number; the caller frees *maps with
+ * List the records that no item uses, each as a map of one extent. Returns their number; the caller frees *maps with
  * maps_free().
  */
 static int untouched_maps(struct source *s, const struct scan_item *item, int n, struct tmap **maps)
@@ -454,8 +452,9 @@ static int scan_exec(struct source *s, const struct scan_list *scan, const struc
 }
 
 /*
- * Returns false with a finding if the tensors together are larger than their files, so that they must share bytes. No
- * trainer writes that, and reading the same bytes again and again would let a small file occupy verify for days.
+ * Returns false, with a finding, if the tensors together are larger than their files, which means that they share
+ * bytes. No trainer writes such a file. Reading the same bytes again and again would let a small file occupy verify for
+ * days.
  */
 static bool sizes_possible(struct source *s, const struct scan_item *item, int n, struct report *r)
 {
@@ -498,8 +497,8 @@ static int compare_manifest_runs(const void *a, const void *b)
 }
 
 /*
- * Returns the extent of a tensor that consists of one piece, as in the universal forms: the tensor's digest is then the
- * CRC of that piece. Returns NULL for all other tensors.
+ * Returns the extent of a tensor that consists of a single piece, as in the universal forms. The tensor's digest is
+ * then also the CRC of that extent. Returns NULL for all other tensors.
  */
 static const struct extent *only_extent(const struct scan_item *it)
 {
@@ -527,7 +526,7 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
             run[n_runs++] = (struct manifest_run){ rec->file, rec->at + x->at, x->len, item[i].crc };
     }
     qsort(run, (size_t)n_runs, sizeof *run, compare_manifest_runs);
-    /* If two tables list the same bytes, keep the run only once. */
+    /* Two tables may list the same bytes. In that case keep only one of the runs. */
     for (int i = 0; i < n_runs; i++)
         if (n_kept == 0 || run[n_kept - 1].file != run[i].file ||
             run[n_kept - 1].at + run[n_kept - 1].len <= run[i].at)

@@ -14,40 +14,41 @@
 struct scan_item {
     const struct tmap *map;
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32" */
-    /* Set by scan_run(): */
-    bool seen;                  /* false if the map could not be read; a finding has the reason */
-    uint32_t crc;               /* of the logical bytes; for replicas of the first copy */
-    uint64_t n_differ;          /* elements on which replicas disagree */
+    /* The following members are set by scan_run(). */
+    bool seen;                  /* false if the bytes could not be read; a finding has the reason */
+    uint32_t crc;               /* CRC of the logical bytes; for replicas, of the first copy */
+    uint64_t n_differ;          /* number of elements on which the replicas disagree */
 };
 
 /*
- * Get the runs of the layout's files whose bytes scan_run() hashed, sorted and without overlaps. A record with a wrong
- * CRC has a finding, and its run has the CRC of the bytes. The caller frees *out.
+ * Get the runs of bytes in the layout's files that scan_run() has hashed, sorted and without overlaps. If the CRC of a
+ * record is wrong, there is a finding about it, and the run has the CRC of the bytes as they are. The caller frees
+ * *out.
  */
 int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
 /*
- * Receives bytes of an item. Called by any thread and in any order, once for each byte; `from` is the offset from the
- * start of the tensor.
+ * Receives bytes of an item. The calls may come from any thread and in any order, and pass each byte once. `from` is
+ * the offset of the bytes from the start of the tensor.
  */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
 /*
- * Returns true if an error about this file has been reported: the finding names the file, or its text begins with the
- * name.
+ * Returns true if an error about the file `name` has been reported: a finding that names the file, or whose text begins
+ * with the name.
  */
 bool scan_has_error(const struct report *r, const char *name);
 /*
- * Check the zips inside other files, a batch at a time: their containers (unless `lenient`), and the CRCs of all
- * entries that are not records of s->files; scan_run() checks those that are. Adds "unreadable", "container", "crc",
- * "no_crc" and "read".
+ * Check the zips that are items inside other files, a batch at a time. The checks are those of the container (unless
+ * `lenient` is set) and of the CRCs of all entries that are not records of s->files; scan_run() checks the records.
+ * Adds findings "unreadable", "container", "crc", "no_crc" and "read".
  */
 void scan_items(struct source *s, const struct verify_opts *o, struct report *r);
 
 /* A file of the layout that is a zip. */
 struct scan_zip {
     int file;
-    struct zip *zip;            /* NULL if its directory is damaged; a finding has the reason */
+    struct zip *zip;            /* NULL if the zip's directory is damaged; a finding has the reason */
 };
 
 /* The items to read, and the callback that receives their bytes. */

@@ -2,9 +2,9 @@
  * verify_values.c - the checks of values that verify makes while it reads
  *
  * Tensors are read one state at a time and in any order, so the weights and their fp32 masters are never in memory
- * together. Therefore the CRC of the rounded master is computed while the master is read, and compared with the CRC of
- * the weights at the end; tied copies are handled in the same way. Only tensors that do not agree are read again, to
- * measure their distance; mismatch.h describes how that is classified.
+ * together. Therefore the CRC of the rounded masters is computed while the masters are read, and is compared with the
+ * CRC of the weights at the end. Tied copies are compared by their CRCs, too. Only tensors that do not agree are read
+ * again, to measure how far they differ; mismatch.h describes how the result is classified.
  */
 #include "libcommon/check/verify_values.h"
 
@@ -19,23 +19,26 @@
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/model/params.h"
 
-/* A tensor that is read: a state of a parameter, the last stage's copy of it, or a tensor that is no parameter. */
+/*
+ * A tensor that is read. It is a state of a parameter, the last stage's copy of such a state, or a tensor that is not a
+ * parameter.
+ */
 struct passed {
-    const struct param *param;  /* NULL: the tensor is no parameter */
+    const struct param *param;  /* NULL: the tensor is not a parameter */
     bool buffer;                /* the tensor is a buffer of the model */
     enum state state;
     bool tied;
-    struct crc_sum rounded;     /* for masters: CRC of the weights they round to */
+    struct crc_sum rounded;     /* for masters: the CRC of the weights to which they round */
     _Atomic uint64_t n_nan, n_inf, n_negative;
 };
 
 struct values_check {
     struct source *s;
     int n;
-    struct passed *passed;      /* parallel to item[] */
+    struct passed *passed;      /* [i]: belongs to item[i] */
     struct scan_item *item;
     char **name;
-    int (*of_param)[STATE_N];   /* index of the item of a parameter's state; -1: none */
+    int (*of_param)[STATE_N];   /* index of the item of each state of a parameter; -1: none */
     const struct verify_opts *o;
     struct report *r;
 };
@@ -55,8 +58,8 @@ static void add_counts(struct passed *p, const struct values *c)
 }
 
 /*
- * Round to nearest even, to bf16 or f16. The fast loop is used only without NaN, because it would change some NaNs to
- * infinity.
+ * Round to nearest even, to bf16 or f16. The fast loop is used only if there is no NaN, because it would turn some NaNs
+ * into infinity.
  */
 static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
 {
@@ -139,7 +142,7 @@ static void list_passed_tensors(struct values_check *v)
         const struct param *p = &v->s->param[i];
 
         for (int st = 0; st < STATE_N; st++) {
-            /* A parameter that shares another one's tensors is read as that other parameter. */
+            /* If a parameter shares the tensors of another one, they are read only once, for the other one. */
             v->of_param[i][st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, (enum state)st, false) : -1;
             if (p->tied[st])
                 add_passed_tensor(v, p, (enum state)st, true);
@@ -166,13 +169,15 @@ static void values_free(struct values_check *v)
 
 /* ---- checks after the pass ---- */
 
-/* Returns the distance between two maps, for a message; all zeros if they cannot be read. */
+/*
+ * Returns the distance between two maps, which is used in a message. All members are zero if the maps cannot be read.
+ */
 static struct stats_diff distance(struct values_check *v, const struct tmap *a, const struct tmap *b)
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
     struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = v->o->stopped, .report = report_new() };   /* damaged records are in the main
-                                                                                    * report already */
+                             .stopped = v->o->stopped, .report = report_new() };   /* gets damage that the main
+                                                                                    * report already has */
     struct err e = {0};
 
     if (stats_run(&job, 1, &so, &e) < 0)
@@ -195,8 +200,8 @@ static struct values counts_of(const struct passed *p)
 }
 
 /*
- * Check a tensor that is no parameter. Infinities in a buffer may be intended: masks contain some. Tensors that do not
- * belong to the model may have any values, so NaN there is only a warning.
+ * Check a tensor that is not a parameter. Infinities in a buffer may be intended, because some masks contain them. A
+ * tensor that does not belong to the model may have any values, so NaN in it is only a warning.
  */
 static void check_nonparam_value(struct values_check *v, int i)
 {
@@ -237,7 +242,7 @@ static void check_tied_copy(struct values_check *v, int i, const struct scan_ite
 }
 
 /*
- * Count in *c the elements of the weights that are not the rounded masters. Of replicas the first copies are compared.
+ * Add to *c the number of weights that are not the rounded masters. If a map has replicas, its first copy is compared.
  */
 static void count_not_rounded(struct values_check *v, const struct tmap *weights, const struct tmap *fp32,
                               struct mismatch_count *c)
@@ -259,15 +264,15 @@ static void count_not_rounded(struct values_check *v, const struct tmap *weights
     free(master);
 }
 
-/* Returns a map of slice k alone. Every slice of `m` must cover the whole tensor. */
+/* Returns a map of slice k of `m` alone. Every slice of `m` must cover the whole tensor. */
 static struct tmap single_slice_map(const struct tmap *m, int k)
 {
     return (struct tmap){ .op = TMAP_CONCAT, .dtype = m->dtype, .len = m->len, .n_slices = 1, .slice = &m->slice[k] };
 }
 
 /*
- * Count the elements that are not the rounded masters. A sum of rounded parts is not the rounded sum, so each part of a
- * TMAP_SUM is compared with its own master.
+ * Count the weights that are not the rounded masters. If the map is a TMAP_SUM, each of its parts is compared with its
+ * own master, because the sum of rounded parts is not the rounded sum.
  */
 static struct mismatch_count compare_masters(struct values_check *v, const struct tmap *weights,
                                              const struct tmap *fp32)
@@ -302,8 +307,8 @@ static void check_weight_rounding(struct values_check *v, const struct param *p,
         (b >= 0 && v->item[b].crc == (weights->dtype == DTYPE_F32 ? fp32->crc : v->passed[m].rounded.acc)))
         return;
     /*
-     * Runs with --sync-tp-duplicated-parameters average the copies of the weights at every step, but not the masters:
-     * there a difference is expected.
+     * A run with --sync-tp-duplicated-parameters averages the copies of the weights at every step, but not the masters.
+     * Differences between the two are expected there.
      */
     if (p->merge == MERGE_REPLICATED && b >= 0 && v->item[b].n_differ == 0 && fp32->n_differ > 0)
         rule = MISMATCH_FREE;
@@ -389,8 +394,8 @@ static void check_tail(struct values_check *v, int record, uint64_t end)
 }
 
 /*
- * Check the padding after the last parameter of a flat partition: fewer than 2 * DP elements, for alignment
- * (docs/formats.md, section 4.5). A longer rest is not padding and is not checked.
+ * Check the padding that follows the last parameter of a flat partition. It aligns the partition and has fewer than 2 *
+ * DP elements (docs/formats.md, section 4.5). If more elements follow, they are not padding and are not checked.
  */
 static void check_padding(struct values_check *v)
 {
@@ -415,10 +420,7 @@ static void check_padding(struct values_check *v)
     free(x);
 }
 
-/*
- * Compare complete files with the manifest. The CRCs of ranges that scan_run() hashed are used instead of reading them
- * again.
- */
+/* Compare whole files with the manifest. Ranges that scan_run() has hashed are not read again; their CRCs are used. */
 static int check_manifest_files(struct source *s, const struct scan_item *item, int n_items, struct report *r,
                                 struct err *e)
 {
@@ -441,7 +443,9 @@ int verify_listed(struct source *s, struct report *r, struct err *e)
     for (int i = 0; i < report_n(found); i++) {
         const struct finding *f = report_get(found, i);
 
-        /* A warning is about a file that does not belong to the layout, such as a README: it is not passed on. */
+        /*
+         * A warning concerns a file that does not belong to the layout, such as a README. Warnings are not passed on.
+         */
         if (f->severity == SEV_WARNING)
             continue;
         report_add(r, s->accept_mismatch ? SEV_WARNING : f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
@@ -478,7 +482,7 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
         int file = files_home(v->s->files, run[i].file, &at);
         const char *path = files_path(v->s->files, file, &base);
 
-        if (path)                       /* not for members that were unpacked into memory or a spool */
+        if (path)                       /* NULL for members that were unpacked into memory or a spool file */
             out->run[out->n++] = (struct verify_run){ xstrdup(path), base + at, run[i].len, run[i].crc };
     }
     if (out->n)
@@ -486,7 +490,7 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
     free(run);
 }
 
-/* Report the files of another save if weights do not match their masters. */
+/* Report which files are of another save, if weights do not match their masters. */
 static void name_foreign_files(const struct source *s, int threads, struct report *r)
 {
     struct report *found = report_new();

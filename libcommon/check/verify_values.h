@@ -7,10 +7,12 @@
 #include "libcommon/check/verify_scan.h"
 
 /*
- * Read all tensors and records (verify_scan.h) and check them: the digests and files of a manifest (ERRORs "digest",
- * "file_crc" and others of manifest.h), weights against masters ("bf16_master"; single elements are a warning), the
- * findings of verdict.h ("not_finite", "negative_exp_avg_sq", "replicas", "tied"), and the warning "padding". Returns
- * -1 only with ERR_STOP; files that cannot be read are findings.
+ * Read all tensors and records (verify_scan.h) and check them. Adds these findings:
+ *   digest, file_crc ...   errors about the digests and files that a manifest lists (manifest.h)
+ *   bf16_master            weights that are not the rounded masters; only a warning for single elements
+ *   not_finite, negative_exp_avg_sq, replicas, tied   see verdict.h
+ *   padding                a warning: the padding of a flat partition is not zero
+ * Returns -1 only with ERR_STOP; a file that cannot be read is a finding.
  */
 MUST_CHECK int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                             struct report *r, struct err *e);
