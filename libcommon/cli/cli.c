@@ -36,8 +36,8 @@ bool cli_stopped(void)
 /* ---- start ---- */
 
 /*
- * Set part and n_parts from the environment variables of a launcher. The converters are not linked with MPI, because
- * login nodes have none.
+ * Set part and n_parts from the environment variables of a launcher. MPI is not used for this, because the converters
+ * also run on login nodes, which have no MPI library.
  */
 void cli_find_launcher(struct cli *cli)
 {
@@ -62,7 +62,7 @@ void cli_find_launcher(struct cli *cli)
     }
 }
 
-static char **front_argv;               /* of a program that shardkit started; else NULL */
+static char **front_argv;               /* arguments of the program if shardkit started it; else NULL */
 
 void cli_record_argv(char **argv)
 {
@@ -87,13 +87,16 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     cli_find_launcher(cli);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
-    signal(SIGXFSZ, SIG_IGN);           /* file size limit (ulimit -f): the write fails with an error that names the
-                                           file */
+    signal(SIGXFSZ, SIG_IGN);           /* a write beyond the file size limit (ulimit -f) then fails with an error
+                                         * that names the file */
 }
 
 /* ---- messages ---- */
 
-/* Format a text with the names of commands as the user can type them. The caller frees it. */
+/*
+ * Format a text. If shardkit started the program, commands in the text are replaced by the commands of shardkit. The
+ * caller frees the text.
+ */
 static char *__attribute__((format(printf, 1, 0))) format_typed(const char *fmt, va_list ap)
 {
     char *text, *typed;

@@ -1,7 +1,8 @@
 /*
  * cli.h - the part of the command line that all tools share
  *
- * Shared options have the same meaning in every tool. They are rows (option_table.h) that a tool lists after its own:
+ * Shared options have the same meaning in every tool. Each is a row of a table (option_table.h). A tool lists the
+ * shared rows after its own:
  *   const struct option_group groups[] = { { "Options", rows, &job, 0 }, { NULL, cli_rows, &job.cli, 0 }, {0} };
  * Exit status: 0 sound, 1 bad data or failed work, 2 wrong usage.
  */
@@ -23,15 +24,21 @@
 enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 /*
- * Rows of options that tools share (cli_options.c), with values stored in a struct cli: those of every tool; of tools
- * that write, which fail if copies disagree unless --replicas is given; of converters, whose OUT appears as a whole;
- * of tools that write tags; of tools that write certificates. cli_rows_asked holds only --help and the like, for
- * tools without a struct cli.
+ * Rows of the options that tools share (cli_options.c). The values are stored in a struct cli.
+ *   cli_rows               every tool
+ *   cli_rows_write_fail    tools that write and that fail if copies disagree, unless --replicas is given
+ *   cli_rows_convert       converters, whose OUT appears only when it is complete
+ *   cli_rows_latest        tools that write checkpoint folders next to a file "latest"
+ *   cli_rows_certificate   tools that write certificates
+ *   cli_rows_asked         only --help and the like, for tools without a struct cli
  */
 extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
 int cli_parse_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
-/* The row of --model for tables that fill another struct: the field, and the commands that accept the option. */
+/*
+ * The row of --model, for a table whose values are stored in a struct other than struct cli. field_ is the member that
+ * receives the value; marks_ selects the commands that accept the option.
+ */
 #define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
     { "model", 0, "PREFIX", "prefix of the model's tensor names, such as policy, if a folder of "                   \
       "torch.distributed holds several models", OPTION_FIELD(type, field_), .marks = marks_ }
@@ -39,35 +46,41 @@ int cli_parse_part(void *cli, const char *value, struct err *e);         /* pars
 
 struct cli {
     const char *tool;
-    const char *name;           /* what messages call the tool: `tool`, or "shardkit verify" if that started it */
-    const char *model;          /* --model; NULL if not given */
+    const char *name;           /* the tool's name in messages: `tool`, or the command of shardkit that started it
+                                 * ("shardkit verify") */
+    const char *model;          /* value of --model; NULL if it was not given */
     bool json, quiet, force, dry_run, verify, resume, accept_mismatch, skip_unreadable, set_latest;
-    const char *certificate;            /* where to write a certificate (certificate.h), or NULL */
+    const char *certificate;            /* path for the certificate (certificate.h); NULL: none is written */
     int verbose;
     int threads;                        /* >= 1 after cli_start() */
     uint64_t mem_bytes;
     enum progress_mode progress;
     enum replica_policy replicas;
-    int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
-    bool launched;                      /* from the launcher: it is not known whether its other tasks take part */
-    bool all_tasks;                     /* --part auto: the other tasks take part */
+    int part, n_parts;                  /* set by --part, or else by the launcher (OMPI_, PMI_, SLURM_); otherwise
+                                         * part 0 of 1 */
+    bool launched;                      /* set by the launcher: it is not known whether the other tasks of the job
+                                         * take part */
+    bool all_tasks;                     /* --part auto was given: the other tasks of the job take part */
 };
 
 /*
- * Record how the user started the program: shardkit starts tools with its own command as argv[0] ("shardkit verify").
- * argv must stay valid. cli_start() calls it.
+ * Record how the user started the program. shardkit starts a tool with its own command ("shardkit verify") as argv[0].
+ * argv must remain valid. cli_start() calls this.
  */
 void cli_record_argv(char **argv);
-/* Return what the user typed to start the tool: "shardkit verify", or `tool` if shardkit did not start it. */
+/*
+ * Return the words that the user typed to start the tool: a command such as "shardkit verify" if shardkit has started
+ * it, else `tool`.
+ */
 const char *cli_typed_name(const char *tool);
 /*
- * Print a text. If shardkit started the program, commands in it are named as the user can type them (typed.h); so they
- * are in all other messages that are printed here.
+ * Print a text. If shardkit started the program, the names of commands in the text are replaced by commands of shardkit
+ * (typed.h). The other functions of this file that print messages do the same.
  */
 void cli_printf(FILE *f, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Set the defaults, and install handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
+/* Set the defaults. Install signal handlers: SIGINT and SIGTERM then only set a flag, which cli_stopped() returns. */
 void cli_start(struct cli *cli, char **argv, const char *tool);
-/* Set part and n_parts to the launcher's rank and size, else to 0 of 1. */
+/* Set part and n_parts to the rank and size that the launcher has set, or to 0 and 1 if there is no launcher. */
 void cli_find_launcher(struct cli *cli);
 /*
  * Parse the options of argv, after setting the defaults. Returns 0, or -1 after printing the error on stderr. If
@@ -75,28 +88,31 @@ void cli_find_launcher(struct cli *cli);
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
 /*
- * Print the answer to --help or a similar option. --help names the tool as the user typed it, and after a command
- * ("ckpt-inspect verify --help") describes this command alone. Returns EXIT_OK, or EXIT_BAD if stdout
- * cannot be written.
+ * Print the answer to --help or a similar option. --help names the tool as the user typed it. If a command comes first
+ * ("ckpt-inspect verify --help"), only this command is described. Returns EXIT_OK, or EXIT_BAD if stdout cannot be
+ * written.
  */
 int cli_answer(const struct option_table *o, enum option_asked asked, char **argv);
-/* Print "NAME: message" (with fmt NULL: nothing) and "Try 'NAME --help'". Returns EXIT_USAGE. */
+/* Print "NAME: message", then "Try 'NAME --help'". If fmt is NULL the message is left out. Returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Print the error; with --json also as an object on stdout. Returns EXIT_BAD, or EXIT_USAGE for ERR_USAGE. */
+/*
+ * Print the error on stderr, and with --json also as an object on stdout. Returns EXIT_USAGE for ERR_USAGE, else
+ * EXIT_BAD.
+ */
 int cli_fail(struct cli *cli, const struct err *e);
 /*
- * Print a message on stderr. "warning: " and rank prefixes are added here. --quiet silences only cli_info(): a warning
- * may report that a result is incomplete.
+ * Print a message on stderr. "warning: " and the rank are put in front of it. --quiet suppresses cli_info() but not
+ * cli_warn(), because a warning may report that a result is incomplete.
  */
 void cli_info(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Print the warnings of a report. */
+/* Print each WARNING finding of a report with cli_warn(). */
 void cli_warn_findings(const struct cli *cli, const struct report *r);
-/* Print an object as one line on stdout. Releases the reference. */
+/* Print `o` as one line on stdout, and release the reference to it. */
 void cli_json(json_t *o);
 /*
- * Flush stdout and detect a full disk. If a signal has arrived, terminates the process with it. Returns rc or
- * EXIT_BAD.
+ * Flush stdout, which detects a full disk. If a signal has arrived, end the process with this signal. Otherwise returns
+ * rc, or EXIT_BAD if stdout cannot be written.
  */
 int cli_done(struct cli *cli, int rc);
 /* Returns true after SIGINT or SIGTERM arrived. Safe from any thread. */

@@ -14,7 +14,7 @@
 #include "libcommon/base/parse.h"
 #include "libcommon/cli/cli.h"
 
-/* The fields of the rows are in struct cli. */
+/* All fields in the rows of this file are members of struct cli. */
 #define FIELD(f) OPTION_FIELD(struct cli, f)
 
 static int bad_value(struct err *e, const char *option, const char *value, const char *expected)
@@ -134,12 +134,12 @@ const struct option_row cli_rows_certificate[] = {
 
 /* ---- answers to --help and the like ---- */
 
-/* The commit of the build; empty unless make received COMMIT. */
+/* The commit from which this program was built; empty unless make was called with COMMIT. */
 #ifndef SHARDKIT_COMMIT
 #define SHARDKIT_COMMIT ""
 #endif
 
-/* Print the features of this processor for which the library has faster functions. */
+/* Print the features of this processor that the library uses in its faster functions. */
 static void print_cpu_path(void)
 {
 #ifdef __x86_64__
@@ -166,7 +166,7 @@ static int version(const char *tool)
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
-/* Append --help as the user who typed argv needs it: of one command if that comes first. */
+/* Append the text of --help. If the first word of argv is a command, only this command is described. */
 static void add_help(const struct option_table *o, char **argv, struct strbuf *text)
 {
     const char *name = cli_typed_name(o->tool);

@@ -1,6 +1,4 @@
-/*
- * cli_words.c - the words of the command line that are not options
- */
+/* cli_words.c - select a command by the first word, and check its arguments and options */
 #include "libcommon/cli/cli_words.h"
 
 #include <stdlib.h>
@@ -56,7 +54,7 @@ int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const
 {
     const int n = w->n - first;
 
-    /* An option that the command would ignore is reported as an error. */
+    /* The command would ignore this option, so it is reported as an error. */
     for (int i = 0; i < w->n_rows; i++)
         if (!(w->row[i]->marks & c->mark))
             return cli_usage(cli, "%s takes no --%s", c->name, w->row[i]->name);

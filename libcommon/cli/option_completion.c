@@ -1,23 +1,27 @@
 /*
  * option_completion.c - completion scripts for bash and zsh, made from a tool's option table
  *
- * `make install` saves what `TOOL --completion bash` and `zsh` print. A value with known words is completed with
- * these words, a name of a parameter with those of the checkpoint that is on the command line, every other value and
- * word with file names. After a command, the options that it accepts are offered.
+ * `make install` runs `TOOL --completion bash` and `TOOL --completion zsh` and saves the output. If an option has a
+ * list of words, its value is completed with these words. The name of a parameter is completed with the names in the
+ * checkpoint that is on the command line. Every other value and word is completed with file names. After a command, the
+ * options that it accepts are offered.
  */
 #include <string.h>
 
 #include "libcommon/cli/option_table.h"
 
 /*
- * The names of parameters come from a checkpoint that may be hostile: only names whose characters have no meaning for
- * a shell are offered.
+ * The names of parameters come from a checkpoint, which may be hostile. Only names without characters that are special
+ * to a shell are offered.
  */
 #define LIST_NAMES \
     "{ ckpt-inspect ls --json \"$w\" || shardkit ls --json \"$w\"; } 2>/dev/null | " \
     "grep -oE '\"name\":\"[][A-Za-z0-9_./+@%%-]+\"' | cut -d'\"' -f4"
 
-/* Append the names of the commands that complete names of parameters, separated by '|'. Returns how many there are. */
+/*
+ * Append the names of all commands whose arguments are names of parameters, separated by '|'. Returns the number of
+ * these commands.
+ */
 static int add_param_commands(struct strbuf *text, const struct option_table *o)
 {
     int n = 0;
@@ -34,7 +38,7 @@ static bool fits_all(const struct option_table *o, const struct option_group *g,
     return !o->commands || (g->marks | r->marks) == 0;
 }
 
-/* Append "a|b": the commands that accept the option. */
+/* Append the names of the commands that accept the option, separated by '|'. */
 static void add_fitting_commands(struct strbuf *text, const struct option_table *o, const struct option_group *g,
                                  const struct option_row *r)
 {
@@ -49,7 +53,7 @@ static void add_fitting_commands(struct strbuf *text, const struct option_table 
 
 /* ---- bash ---- */
 
-/* Append the cases of the option before the cursor, whose value is completed. */
+/* Append the cases that complete a value: one for each option that may precede the cursor and takes a value. */
 static void add_bash_values(struct strbuf *text, const struct option_table *o)
 {
     OPTION_EACH(o, g, r) {
@@ -65,7 +69,10 @@ static void add_bash_values(struct strbuf *text, const struct option_table *o)
     }
 }
 
-/* Append the names of the options: those of every command, then those of the command that is given, or all. */
+/*
+ * Append the names of the options: first those that every command accepts, then those of the command on the command
+ * line. If there is no command, all options are appended.
+ */
 static void add_bash_options(struct strbuf *text, const struct option_table *o)
 {
     strbuf_addf(text, "        -*) words='");
@@ -112,8 +119,8 @@ void option_table_bash(const struct option_table *o, struct strbuf *text)
         "    done\n"
         "}\n");
     /*
-     * An empty answer makes readline complete file names. readline breaks words at '=', so --opt=value is three
-     * words.
+     * If the answer is empty, readline completes file names. readline splits words at '=', so --opt=value arrives as
+     * three words.
      */
     strbuf_addf(text,
         "_shardkit_%s()\n"
@@ -152,8 +159,8 @@ void option_table_bash(const struct option_table *o, struct strbuf *text)
 /* ---- zsh ---- */
 
 /*
- * Escape text inside '...': brackets, colons and backslashes are special to _arguments, and a quote would end the
- * word.
+ * Append s, escaped for a string in single quotes that is passed to _arguments. Brackets, colons and backslashes are
+ * special to _arguments, and a single quote would end the string.
  */
 static void append_zsh_escaped(struct strbuf *text, const char *s)
 {
@@ -186,7 +193,10 @@ static void add_zsh_row(struct strbuf *text, const struct option_row *r)
     strbuf_addf(text, "'");
 }
 
-/* Append the array `o` of the options that fit the command that is given, and of all options if none is. */
+/*
+ * Append code that sets the array `o` to the options that the command on the command line accepts. If there is no
+ * command, the array has all options.
+ */
 static void add_zsh_options(struct strbuf *text, const struct option_table *o)
 {
     strbuf_addf(text, "local c=$words[2]\nlocal -a o=(");
@@ -229,7 +239,7 @@ void option_table_zsh(const struct option_table *o, struct strbuf *text)
                     params.buf);
     add_zsh_options(text, o);
     strbuf_addf(text, "_arguments -s -S $o");
-    if (o->commands) {                  /* with the leading blank, _arguments adds no options of its own */
+    if (o->commands) {                  /* because of the leading blank, _arguments adds no options of its own */
         strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(");
         for (const struct option_command *c = o->commands; c->name; c++)
             strbuf_addf(text, "%s%s", c == o->commands ? "" : " ", c->name);

@@ -1,6 +1,4 @@
-/*
- * option_find.h - find an option of a table and its group, for the parser
- */
+/* option_find.h - find the row of an option in a table, and the group of the row, for the parser */
 #ifndef SHARDKIT_CLI_OPTION_FIND_H
 #define SHARDKIT_CLI_OPTION_FIND_H
 
@@ -14,8 +12,9 @@ struct option_at {
 struct option_at option_at(const struct option_table *o, const char *name);
 struct option_at option_at_letter(const struct option_table *o, char letter);
 /*
- * Find an abbreviated option, as argparse does: the one option whose name begins with `name`, with aliases followed;
- * row NULL if there are none or several. names: if not NULL, receives all matching names, separated by ", ".
+ * Find an abbreviated option as argparse does: exactly one option must begin with `name`. If that is an alias, the
+ * option to which it refers is returned. If no option or several options match, the result has row NULL. `names`, if
+ * not NULL, gets all matching names, separated by ", ".
  */
 struct option_at option_at_short(const struct option_table *o, const char *name, struct strbuf *names);
 

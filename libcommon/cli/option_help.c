@@ -12,8 +12,8 @@
 enum { HELP_INDENT = 30, HELP_WIDTH = 96 };
 
 /*
- * Append the words and end the line. The text is at column `indent`; it is broken at the width and at '\n', and
- * continued at `indent`.
+ * Append the words, starting at column `indent`, and end the line. Lines are broken at the maximum width and at '\n';
+ * the following lines are indented by `indent`.
  */
 static void add_wrapped(struct strbuf *text, int indent, const char *words)
 {
@@ -42,8 +42,8 @@ static void add_wrapped(struct strbuf *text, int indent, const char *words)
 }
 
 /*
- * Return the length of a row's help without the list of commands in parentheses at its end, such as " (cat, diff)". It
- * is left out in the help of one command.
+ * Return the length of a row's help without the list of commands in parentheses at its end, such as " (cat, diff)".
+ * This list is left out if only one command is described.
  */
 static size_t len_without_commands(const struct option_table *o, const char *help)
 {
@@ -65,11 +65,12 @@ static size_t len_without_commands(const struct option_table *o, const char *hel
     return (size_t)(open - 1 - help);
 }
 
-/* What the help describes, and whether commands in it are those of shardkit. */
+/* Selects what the help describes, and whether commands in it are named as those of shardkit. */
 struct help_style {
     const struct option_table *o;
-    const struct option_command *c;     /* this command alone, or NULL */
-    const struct option_lead *lead;     /* the tool as this option makes it, or NULL */
+    const struct option_command *c;     /* only this command is described; NULL: all */
+    const struct option_lead *lead;     /* the tool is described as a verb of shardkit, which is this option; NULL:
+                                         * it is not */
     bool typed;
 };
 
@@ -128,7 +129,7 @@ static bool has_words(const char *line, const char *end, const char *words)
     return false;
 }
 
-/* Append a line in which `name` replaces `words`. */
+/* Append the line from `line` to `end`, with `words` in it replaced by `name`. */
 static void add_line_named(struct strbuf *text, const char *line, const char *end, const char *words, const char *name)
 {
     for (const char *p = line; p < end; p++)
@@ -141,8 +142,9 @@ static void add_line_named(struct strbuf *text, const char *line, const char *en
 }
 
 /*
- * Append lines of help. In those of "Usage:" and in indented ones, which are commands to type, `name` replaces the
- * words that start the tool: its name and `lead`. Lines that start it without `lead` are left out. lead: NULL for none.
+ * Append lines of the help text. A line after "Usage:" and an indented line is a command to type. It begins with the
+ * name of the tool, followed by `lead` unless that is NULL. These words are replaced by `name`; command lines without
+ * `lead` are left out.
  */
 static void add_lines_named(struct strbuf *text, const char *lines, const char *tool, const char *lead,
                             const char *name)
@@ -177,7 +179,10 @@ static bool is_entry(const char *line, const char *command)
     return str_starts(line, "  ") && starts_word(line, line + 2, command);
 }
 
-/* Return the first word of the command's entry in the head: its name, or "(none)" if that works without the name. */
+/*
+ * Return the first word of the command's entry in the head. This is its name, or "(none)" if the command also works
+ * without its name.
+ */
 static const char *entry_word(const struct option_table *o, const struct option_command *c)
 {
     for (const char *line = strstr(o->head, "\n\n"); line && *line; line = strchr(line + 1, '\n'))
@@ -186,7 +191,7 @@ static const char *entry_word(const struct option_table *o, const struct option_
     return "(none)";
 }
 
-/* Append what the lines of a command's entry say that it does, as one sentence. */
+/* Append as one sentence the description of a command, which its entry consists of after the words of the command. */
 static void add_sentence_of_entry(struct strbuf *text, const char *line, const char *what)
 {
     struct strbuf s = {0};
@@ -215,7 +220,10 @@ static const char *skip_usage(const char *head)
     return head;
 }
 
-/* Append the usage of a command and what it does, from its entries in the head; then the description of the head. */
+/*
+ * Append the usage of a command and its description, both taken from its entries in the head. Then append the general
+ * description in the head.
+ */
 static void add_command_head(struct strbuf *text, const struct option_table *o, const char *name,
                              const struct option_command *c)
 {
@@ -241,7 +249,10 @@ static void add_command_head(struct strbuf *text, const struct option_table *o, 
     strbuf_free(&does);
 }
 
-/* Append the exit status: `status`, or that of the tail if it is NULL. Returns the rest of the tail. */
+/*
+ * Append the exit status. This is `status`, or, if `status` is NULL, the text in the tail. Returns the rest of the
+ * tail.
+ */
 static const char *add_status(struct strbuf *text, const char *tail, const char *status)
 {
     const char *examples = strstr(tail, "Examples:\n"), *end = examples ? examples : tail + strlen(tail);
@@ -255,7 +266,10 @@ static const char *add_status(struct strbuf *text, const char *tail, const char 
     return end;
 }
 
-/* Append the tail with those of its examples that have the command, given as `typed` in the text and named `name`. */
+/*
+ * Append the exit status, and those examples in the tail that use the command. The tail calls the command `typed`; in
+ * the output it is called `name`.
+ */
 static void add_command_tail(struct strbuf *text, const char *tail, const char *status, const char *typed,
                              const char *name)
 {
@@ -279,7 +293,7 @@ static bool is_described(const struct help_style *s, const struct option_group *
     return !s->c || option_fits_command(g, r, s->c);
 }
 
-/* Append the rows of the options, of all commands or of one. */
+/* Append the rows of all options, or only those that the described command or verb accepts. */
 static void add_groups(struct strbuf *text, const struct help_style *style)
 {
     const bool some = style->c || style->lead;
@@ -307,7 +321,7 @@ static void add_groups(struct strbuf *text, const struct help_style *style)
     }
 }
 
-/* Append a text, in which commands are named as the user can type them if `typed`. */
+/* Append a text. If `typed` is true, commands in it are replaced by the commands of shardkit. */
 static void add_text(struct strbuf *text, const struct strbuf *more, bool typed)
 {
     char *all = typed ? typed_text(more->buf ? more->buf : "", NULL) : NULL;
@@ -316,7 +330,10 @@ static void add_text(struct strbuf *text, const struct strbuf *more, bool typed)
     free(all);
 }
 
-/* Append --help of the tool, or that of an option that is a verb of shardkit. lead: NULL for none. */
+/*
+ * Append the --help of the tool. If `lead` is not NULL, it is an option that is a verb of shardkit, and only this verb
+ * is described.
+ */
 static void add_help_of_tool(struct strbuf *text, const struct option_table *o, const char *name,
                              const struct option_lead *lead)
 {

@@ -1,7 +1,7 @@
 /*
- * option_man.c - the rows as entries of a manual page, in roff
+ * option_man.c - print the rows of an option table as entries of a manual page, in roff
  *
- * One block per item: .TP for an option, .SS for a group's title. docs/options.awk inserts them into the page, and
+ * An option begins with .TP, the title of a group with .SS. docs/options.awk inserts the entries into the page, and
  * keeps the page's additional text about each option.
  */
 #include <ctype.h>
@@ -18,8 +18,8 @@ static void append_roff_escaped(struct strbuf *text, const char *s, int n)
 }
 
 /*
- * Append the words, broken into lines. \& protects a line that begins with a quote or a full stop, which roff would
- * read as a command.
+ * Append the words, broken into lines. If a line begins with a quote or a full stop, roff would read it as a command;
+ * \& in front prevents that.
  */
 static void add_lines(struct strbuf *text, const char *words)
 {
@@ -44,7 +44,10 @@ static void add_lines(struct strbuf *text, const char *words)
     strbuf_addf(text, "\n");
 }
 
-/* Returns true if the help text begins with an ordinary word, and not with a list of values or one of the values. */
+/*
+ * Returns true if the help text begins with an ordinary word. Returns false if it begins with one of the option's
+ * values or a list of them.
+ */
 static bool begins_with_word(const struct option_row *r)
 {
     size_t n = strspn(r->help, "abcdefghijklmnopqrstuvwxyz-");

@@ -1,9 +1,9 @@
 /*
  * option_parse.c - parse a command line according to a table of options
  *
- * The rules are those of argparse: a word that looks like an option is never the value of another option (except as
- * --opt=-x), names may be abbreviated, options and operands may be mixed in any order. Letters may be joined (-qj4);
- * after "--" all words are operands.
+ * The rules are those of argparse: a word that looks like an option is never the value of another option (only --opt=-x
+ * passes such a value), names may be abbreviated, options and operands may be mixed in any order. One-letter options
+ * may be joined (-qj4); after "--" all words are operands.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct parser {
     int at;                     /* index of the next word */
 };
 
-/* Returns true if the word is an option, not a value. "-1" and "-" are values. */
+/* Returns true if the word is an option. "-1" and "-" are values, not options. */
 static bool is_option(const char *word)
 {
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9') && word[1] != '.';
@@ -34,7 +34,7 @@ static int most_values(const struct option_row *r)
     }
 }
 
-/* Return how many of the next words are values of the option. */
+/* Return the number of words that follow and are values of the option. */
 static int n_values(const struct parser *p, const struct option_row *r)
 {
     static const char *const truth[] = { "true", "false", "True", "False", "0", "1" };
@@ -53,7 +53,7 @@ static int n_values(const struct parser *p, const struct option_row *r)
 
 static int store_option_words(const struct option_table *o, const struct option_given *g, struct err *e)
 {
-    /* An option that matched a prefix row is named in messages as the user wrote it. */
+    /* If the row is a prefix (its name ends in '*'), messages name the option as the user wrote it. */
     char *label = str_fmt("--%s", str_ends(g->row->name, "*") ? g->name : g->row->name);
     int rc = option_set_words(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
 
@@ -62,8 +62,9 @@ static int store_option_words(const struct option_table *o, const struct option_
 }
 
 /*
- * Process an option and its values. value: the text after '=' or after the letter, or NULL. Returns 0, -1 on error,
- * or the option_asked code if the option requests one.
+ * Process an option and its values. `value` is the text that follows '=' or the letter, or NULL if there is none.
+ * Returns 0, or -1 with ERR_USAGE. If the option requests another action, such as --help, returns its option_asked
+ * code.
  */
 static int parse_option_values(struct parser *p, struct option_given *g, char *value, struct err *e)
 {
@@ -94,8 +95,8 @@ static int parse_option_values(struct parser *p, struct option_given *g, char *v
 }
 
 /*
- * Find the option for a name that no row has in full: the one option that begins with it. If there is none, sets *e
- * and returns row NULL.
+ * Find the option for a name that is not the full name of any row: exactly one option must begin with this name.
+ * Otherwise sets *e and returns row NULL.
  */
 static struct option_at find_short(const struct option_table *o, const char *name, struct err *e)
 {

@@ -21,7 +21,7 @@ bool option_is_shown(const struct option_row *r)
     return r->kind != OPTION_NOTE && r->kind != OPTION_ONLY && r->kind != OPTION_REFUSED;
 }
 
-/* '_' and '-' are equivalent in names, because the reference uses both. */
+/* '_' and '-' are equivalent in names, because the reference implementation uses both. */
 static bool same_letter(char a, char b)
 {
     return a == b || ((a == '_' || a == '-') && (b == '_' || b == '-'));
@@ -53,7 +53,7 @@ struct option_at option_at(const struct option_table *o, const char *name)
     return (struct option_at){ NULL, NULL };
 }
 
-/* Returns true if the two options have the same effect, so that an abbreviation may match both. */
+/* Returns true if the two options have the same effect. An abbreviation that matches both is then not ambiguous. */
 static bool same_meaning(struct option_at a, struct option_at b)
 {
     if (a.row->kind == OPTION_NOTE)
@@ -99,7 +99,7 @@ const struct option_row *option_meant(const struct option_table *o, const char *
     return r ? r : option_at_short(o, name, NULL).row;
 }
 
-/* Return the only known name that ends in "-" and these words, or NULL. */
+/* Return the known name that ends in "-" followed by `words`. Returns NULL if there is none or more than one. */
 static const char *ends_with(const char *words, const char *const *known, int n)
 {
     char *end = str_fmt("-%s", words);
@@ -131,11 +131,11 @@ const char *option_nearest(const struct option_table *o, const char *name)
     OPTION_EACH(o, g, r)
         if (r->kind != OPTION_REFUSED)
             known[n++] = r->name;
-    near = ends_with(folded, known, n);         /* tested first, so that "--tp" suggests --target-tp and not another
-                                                   name of two letters */
+    near = ends_with(folded, known, n);         /* comes first, so that "--tp" suggests --target-tp and not another
+                                                 * name of two letters */
     if (!near)
         near = parse_nearest(folded, known, n);
-    for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is not misspelled, only short */
+    for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is not misspelled but only the beginning of a name */
         if (strlen(folded) > 2 && str_starts(known[i], folded))
             near = known[i];
     free(known);

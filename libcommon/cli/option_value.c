@@ -111,7 +111,7 @@ static int check_only(const struct option_row *r, const char *word, const char *
 {
     char *end;
 
-    /* "1" is accepted for "1.0" */
+    /* "1" is accepted if the only value is "1.0" */
     if (strcmp(word, r->def) == 0 || (strtod(word, &end) == strtod(r->def, NULL) && end != word))
         return 0;
     err_usage(e, "%s: '%s' is not supported: %s", label, word, r->help);
@@ -155,5 +155,5 @@ void option_set_defaults(const struct option_table *o)
     OPTION_EACH(o, g, r)
         if (r->def && option_is_shown(r) && r->kind != OPTION_ALIAS &&
             option_set_words(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
-            abort();                    /* the row contradicts itself */
+            abort();                    /* the row contains contradictory settings */
 }

@@ -14,7 +14,8 @@ char *tool_find_file(const char *folder, const char *file)
 {
     char self[4096];
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    const char *started = (const char *)getauxval(AT_EXECFN);  /* as it was executed; for a root without /proc */
+    const char *started = (const char *)getauxval(AT_EXECFN);  /* the path with which this program was executed; used
+                                                                * if /proc is not mounted */
     char *own, *there, *path;
 
     if (n <= 0 && !started)

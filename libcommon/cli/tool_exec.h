@@ -7,14 +7,14 @@
 #include "libcommon/base/err.h"
 
 /*
- * Return the path of a file in a folder that is given from the folder of this program, such as "../share/man/man1".
+ * Return the path of `file` in `folder`, which is relative to the folder of this program, such as "../share/man/man1".
  * Returns NULL if there is no such file. The caller frees the path.
  */
 char *tool_find_file(const char *folder, const char *file);
 /*
- * Replace this process by the tool, with the words of argv. argv[0] is what its messages call it (cli_typed_name()).
- * The tool is searched in the folder of this program, in ../libexec/shardkit, and in PATH. Returns only if it cannot
- * be started, with *e set.
+ * Replace this process by the tool, and pass the words of argv to it. argv[0] is the name that the tool uses in
+ * messages (cli_typed_name()). The tool is searched in the folder of this program, in ../libexec/shardkit, and in PATH.
+ * Returns only if the tool cannot be started, with *e set.
  */
 void tool_exec(const char *tool, char **argv, struct err *e);
 

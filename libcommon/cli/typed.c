@@ -1,8 +1,8 @@
 /*
- * typed.c - name commands in texts as the user can type them
+ * typed.c - replace the commands of tools in a text by those of shardkit
  *
- * Messages name commands by the tools' own names, which always work. A user who started a tool by `shardkit VERB` may
- * not know these names, so they are replaced when a message is printed.
+ * The texts of messages contain commands with the names of the tools, which always work. A user who has started a tool
+ * by `shardkit VERB` may not know these names, so they are replaced when a message is printed.
  */
 #include "libcommon/cli/typed.h"
 
@@ -29,7 +29,7 @@ static bool begins_command(const char *text, const char *at)
     return at == text || (strchr(" ('\"\n", at[-1]) && ((size_t)(at - text) < n || strncmp(at - n, front, n) != 0));
 }
 
-/* Tools whose names are words of English are commands only with an option. */
+/* The names of these tools are also English words. They are treated as commands only if an option follows. */
 static bool is_prose(const char *at)
 {
     return (str_starts(at, "train") && !str_starts(at, "train --")) ||

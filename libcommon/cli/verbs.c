@@ -84,7 +84,7 @@ const char *verb_nearest(const char *name)
     return parse_nearest(name, names, n);
 }
 
-/* Return the length of `word` if `text` begins with it as a whole word, else 0. */
+/* If `text` begins with `word`, and the word ends there, return the length of `word`; otherwise return 0. */
 static size_t begins_with(const char *text, const char *word)
 {
     const size_t n = strlen(word);
@@ -92,11 +92,14 @@ static size_t begins_with(const char *text, const char *word)
 
     if (strncmp(text, word, n) != 0)
         return 0;
-    end += *end == '.';                 /* a full stop; "run-watch.json" is another word */
+    end += *end == '.';                 /* a full stop ends the word, but "run-watch.json" is another word */
     return !*end || strchr(" ;,:)'\"\n", *end) ? n : 0;
 }
 
-/* Return the length of `a` and `b`, separated by a space, if `text` begins with both. b: NULL for none. */
+/*
+ * If `text` begins with the words `a` and `b`, separated by a space, return their length; otherwise return 0. If b is
+ * NULL, only `a` is compared.
+ */
 static size_t begins_with_two(const char *text, const char *a, const char *b)
 {
     const size_t n = begins_with(text, a), m = n && b && text[n] == ' ' ? begins_with(text + n + 1, b) : 0;

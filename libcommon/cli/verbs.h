@@ -1,8 +1,8 @@
 /*
  * verbs.h - the verbs of shardkit: which tool each one starts, and with which words
  *
- * The tables are the only place that knows the verbs. Help, completion and the front's main() read them, and so do the
- * messages of all tools, which name commands as the user can type them (typed_text()).
+ * The help, the completion and the main() of shardkit use these tables. typed_text() uses them to replace the commands
+ * of tools in messages.
  */
 #ifndef SHARDKIT_CLI_VERBS_H
 #define SHARDKIT_CLI_VERBS_H
@@ -40,9 +40,10 @@ const struct front_form *form_find(const char *name);
  */
 const char *verb_nearest(const char *name);
 /*
- * Return the number of bytes of `words` that are a command by a tool's own name ("ckpt-inspect verify"), and store its
- * verb ("verify"). *form is the one of "convert" ("hdf5" for "ds2universal --format hdf5"), NULL for other verbs.
- * Returns 0 if `words` does not begin with a tool.
+ * `words` may begin with a command that has the name of a tool, such as "ckpt-inspect verify". In this case return its
+ * length in bytes, and set *verb to the verb of shardkit for it ("verify"). If the verb is "convert", *form is set to
+ * the form that the command writes ("hdf5" for "ds2universal --format hdf5"), else to NULL. Return 0 if `words` does
+ * not begin with the name of a tool.
  */
 size_t verb_of_command(const char *words, const char **verb, const char **form);
 const char *form_nearest(const char *name);
