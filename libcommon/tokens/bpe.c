@@ -14,8 +14,9 @@
 /* ---- the byte alphabet ---- */
 
 /*
- * Vocabularies represent bytes by printable characters. '!'..'~', 0xa1..0xac and 0xae..0xff represent themselves;
- * the other 68 bytes are U+0100 onwards in order (a blank is U+0120, "Ġ").
+ * In a vocabulary, each byte is written as a printable character. The bytes '!'..'~', 0xa1..0xac and 0xae..0xff are
+ * written as the character with the same number. The other 68 bytes are written, in order, as the characters from
+ * U+0100 on; a blank, for example, is U+0120, "Ġ".
  */
 static bool prints(int byte)
 {
@@ -33,7 +34,10 @@ static int byte_char(int byte)
     return c;
 }
 
-/* Returns the byte that the UTF-8 character at *p represents, and advances *p. Returns -1 if it represents none. */
+/*
+ * Returns the byte that the UTF-8 character at *p stands for, and advances *p. Returns -1 if the character does not
+ * stand for a byte.
+ */
 static int char_byte(const struct bpe *b, const char **p, const char *end)
 {
     const uint8_t *s = (const uint8_t *)*p;
@@ -77,7 +81,7 @@ struct bpe *bpe_new(void)
 {
     struct bpe *b = xcalloc(1, sizeof *b);
 
-    b->arena = arena_new(0);            /* no ceiling: its contents are bounded by the files' sizes */
+    b->arena = arena_new(0);            /* no ceiling is needed: the memory is bounded by the sizes of the files */
     for (int i = 0; i < 256; i++)
         if (!prints(i))
             b->odd_byte[byte_char(i) - 0x100] = (uint8_t)i;
@@ -103,7 +107,7 @@ void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges)
     memset(b->merge, 0xff, ((size_t)b->merge_mask + 1) * sizeof *b->merge);
 }
 
-/* Returns the slot that holds the text, or the empty slot where it belongs. */
+/* Returns the slot that holds the text, or the empty slot in which it would be inserted. */
 static int32_t *text_slot(const struct bpe *b, const char *text, size_t len)
 {
     uint32_t i = bpe_hash(text, len) & b->by_text_mask;
@@ -123,8 +127,8 @@ static int32_t find_text(const struct bpe *b, const char *text, size_t len)
 }
 
 /*
- * Compute the bytes that a token represents. A token with a character outside the alphabet represents its own
- * bytes.
+ * Compute the bytes of a token from its text. If the text has a character that does not stand for a byte, the bytes of
+ * the text itself are used.
  */
 static void spell_out(struct bpe *b, struct bpe_token *t)
 {
@@ -162,7 +166,7 @@ int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool 
     int32_t *slot = text_slot(b, text, len);
     struct bpe_token *t;
 
-    if (*slot >= 0)                     /* an added token that is also in the vocabulary */
+    if (*slot >= 0)                     /* this is an added token that is also in the vocabulary */
         return *slot == id ? 0 : -1;
     if (id < 0 || id >= BPE_MAX_IDS)
         return -1;
@@ -215,12 +219,12 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
     free(both);
     if (joined < 0)
         return "joined";
-    /* If a pair is listed twice, the last occurrence counts, as in the originals. */
+    /* If a pair is listed twice, the last occurrence counts, as in the original tokenizers. */
     b->merge[merge_slot(b, l, r)] = (struct bpe_merge){ .left = l, .right = r, .rank = rank, .id = joined };
     return NULL;
 }
 
-/* Store the character that represents a byte as UTF-8. Returns its length. */
+/* Store the character that stands for a byte as UTF-8 in `out`. Returns its length. */
 static size_t spell_byte(int byte, char out[4]) { return (size_t)utf8_put(out, (uint32_t)byte_char(byte)); }
 
 int bpe_find_bytes(struct bpe *b, int *missing)
@@ -310,7 +314,7 @@ out:
     return rc;
 }
 
-/* Parse lines "left right" in order of rank. The first line may be "#version: ...". */
+/* Parse lines "left right", which are listed by increasing rank. The first line may be "#version: ...". */
 static int read_merges(struct bpe *b, const char *path, const char *text, uint64_t size, struct err *e)
 {
     const char *p = text, *end = text + size;
@@ -359,7 +363,7 @@ struct bpe *bpe_open_gpt2(const char *vocab_path, const char *merges_path, struc
         rc = read_merges(b, merges_path, merges, size, e);
     free(merges);
     if (rc == 0 && bpe_add_step(b, bpe_gpt2_pattern, false, false, false, why) < 0)
-        abort();                        /* our own expression */
+        abort();                        /* cannot fail, because the expression is a constant */
     if (rc < 0) {
         bpe_free(b);
         return NULL;
@@ -387,7 +391,7 @@ const char *bpe_path(const struct bpe *b)
 
 int64_t bpe_vocab_size(const struct bpe *b)
 {
-    /* If the numbers have holes, the size must still cover the largest number. */
+    /* If some numbers below the largest one are unused, the size must still be larger than the largest number. */
     return b->n_ids > b->n_tokens ? b->n_ids : b->n_tokens;
 }
 

@@ -1,11 +1,11 @@
 /*
- * bpe_encode.c - from text to tokens
+ * bpe_encode.c - convert text to tokens
  *
  *   text -- added tokens --> stretches -- steps --> pieces -- cache, else merging --> tokens
  *
- * Natural text repeats its pieces, so nearly all are found in the cache. What remains is the regular expression
- * (about two thirds of the time) and the look-up. Merging keeps the pairs of a piece in a heap ordered by rank,
- * leftmost first. A piece of a megabyte thus costs n log n, whereas the usual search for the best pair would be
+ * Natural text repeats its pieces, so nearly all are found in the cache. Most of the time is then spent in the regular
+ * expression (about two thirds) and in looking pieces up. Merging keeps the pairs of a piece in a heap, ordered by rank
+ * and then by position. The time for a long piece thus grows with n log n; the usual search for the best pair would be
  * quadratic.
  */
 #include <stdlib.h>
@@ -16,19 +16,22 @@
 
 enum {
     SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,
-    MAX_CACHED = 64,                    /* bytes of a piece; longer ones rarely occur again */
+    MAX_CACHED = 64,                    /* maximum length of a cached piece in bytes; longer pieces rarely occur
+                                         * again */
 };
 
 struct bpe_slot {
     uint32_t hash;
-    uint32_t key, ids;                  /* offsets in the cache's arrays */
-    uint16_t key_len, n;                /* key_len 0: empty */
+    uint32_t key, ids;                  /* offsets of the piece and of its tokens in the arrays of the cache */
+    uint16_t key_len, n;                /* key_len 0: the slot is empty */
 };
 
-/* A symbol of the piece being merged. */
+/* One symbol of the piece that is being merged. Symbols are linked by their indices. */
 struct symbol {
-    int32_t id, prev, next;             /* next < 0: the last symbol; id < 0: joined into its left neighbour */
-    int32_t rank;                       /* of the pair with the next symbol; -1: no such merge */
+    int32_t id, prev, next;             /* next < 0: this is the last symbol; id < 0: it was joined into its left
+                                         * neighbour */
+    int32_t rank;                       /* rank of the pair that consists of this symbol and the next; -1: the merge
+                                         * list has no such pair */
 };
 
 struct bpe_encoder {
@@ -40,9 +43,9 @@ struct bpe_encoder {
     int32_t *ids;                       /* [CACHE_IDS] */
     uint32_t keys_used, ids_used;
     struct symbol *symbol;
-    uint64_t *heap;                     /* rank << 32 | position */
+    uint64_t *heap;                     /* each entry is rank << 32 | position of the pair */
     size_t symbol_cap, heap_cap, heap_n;
-    char *prefixed[BPE_MAX_STEPS];      /* per step: a piece with a blank prepended */
+    char *prefixed[BPE_MAX_STEPS];      /* [step]: buffer for a piece with a blank put in front */
     size_t prefixed_cap[BPE_MAX_STEPS];
 };
 
@@ -118,7 +121,7 @@ static uint64_t heap_pop(struct bpe_encoder *c)
     return top;
 }
 
-/* Push the merge of the symbol at i and its next symbol, if there is one, on the heap. */
+/* If the symbol at i and the next symbol form a pair of the merge list, push this pair on the heap. */
 static void push_symbol_merge(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i];
@@ -129,7 +132,7 @@ static void push_symbol_merge(struct bpe_encoder *c, int32_t i)
         heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)i);
 }
 
-/* Join the next symbol into the symbol at i. */
+/* Join the symbol after i into the symbol at i. */
 static void merge_next_symbol(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i], *right = &c->symbol[s->next];
@@ -157,7 +160,7 @@ static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct
         uint64_t best = heap_pop(c);
         int32_t i = (int32_t)(uint32_t)best;
 
-        /* An entry is stale if its pair has changed since it was pushed. */
+        /* Ignore a heap entry whose pair has changed since it was pushed. */
         if (c->symbol[i].id >= 0 && c->symbol[i].rank == (int32_t)(best >> 32))
             merge_next_symbol(c, i);
     }
@@ -183,7 +186,7 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
 static void cache_encoded_piece(struct bpe_encoder *c, struct bpe_slot *s, uint32_t hash, const char *p, size_t len,
                                 struct bpe_ids made)
 {
-    /* If the cache is full, clear it. Common pieces are back after a few thousand pieces. */
+    /* If the cache is full, clear it. Frequent pieces return to it within a few thousand pieces. */
     if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + made.n > CACHE_IDS) {
         memset(c->slot, 0, SLOTS * sizeof *c->slot);
         c->n_slots = 0;
@@ -232,7 +235,9 @@ static void put_blank_before(struct bpe_encoder *c, int step, const char **text,
     *len += 1;
 }
 
-/* Apply step number `step` and all later steps to one piece. Returns -1 if an expression exceeds its limits. */
+/*
+ * Apply step number `step`, then all later steps, to one piece. Returns -1 if a regular expression exceeds its limits.
+ */
 static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t len, struct bpe_ids *out)
 {
     const struct bpe_step *s = &c->b->step[step];
@@ -264,10 +269,10 @@ static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t l
 
 /* ---- added tokens ---- */
 
-/* Returns the length of the White_Space character at p, or 0. */
+/* Returns the length of the character at p if it has the Unicode property White_Space, else 0. */
 static size_t space_char(const char *p, size_t n)
 {
-    static const char *const wide[] = {         /* from U+0085 to U+3000, as UTF-8 */
+    static const char *const wide[] = {         /* the white space characters from U+0085 to U+3000, in UTF-8 */
         "\xc2\x85", "\xc2\xa0", "\xe1\x9a\x80", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
         "\xe3\x80\x80",
     };
@@ -277,7 +282,7 @@ static size_t space_char(const char *p, size_t n)
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (n >= strlen(wide[i]) && memcmp(p, wide[i], strlen(wide[i])) == 0)
             return strlen(wide[i]);
-    /* U+2000 to U+200A */
+    /* the characters U+2000 to U+200A */
     return n >= 3 && memcmp(p, "\xe2\x80", 2) == 0 && (uint8_t)p[2] >= 0x80 && (uint8_t)p[2] <= 0x8a ? 3 : 0;
 }
 
@@ -307,7 +312,10 @@ static size_t trailing_space(const char *p, size_t n)
     return n - i;
 }
 
-/* Returns the first added token at or after `from`. If several begin there, returns the longest. */
+/*
+ * Returns the first added token in the text at or after `from`. If several begin at the same position, returns the
+ * longest.
+ */
 static const struct bpe_added *find_added(const struct bpe *b, const char *text, size_t len, size_t from, size_t *at)
 {
     if (b->n_added == 0)
@@ -325,13 +333,13 @@ static const struct bpe_added *find_added(const struct bpe *b, const char *text,
 }
 
 /*
- * Encode the text around added tokens. These are searched in the original text, so one that consists of blanks is
- * found even if the token before it includes those blanks.
+ * Encode the text around added tokens. Added tokens are searched in the original text. A token that consists of blanks
+ * is thus found even if the previous added token has consumed these blanks.
  */
 static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out)
 {
     const struct bpe_added *a;
-    size_t from = 0, seek = 0, at;      /* from: end of the part that has been encoded */
+    size_t from = 0, seek = 0, at;      /* from: end of the text that has been encoded so far */
 
     while ((a = find_added(c->b, text, len, seek, &at))) {
         size_t stop = at;

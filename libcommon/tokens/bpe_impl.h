@@ -20,71 +20,77 @@ enum {
     BPE_ODD_BYTES = 68,                 /* number of bytes that do not represent themselves */
 };
 
-/* One cutting step: what it does with a match of its expression. The text between matches becomes pieces too. */
+/* One step that cuts text at the matches of a regular expression. The text between two matches becomes a piece, too. */
 struct bpe_step {
-    pcre2_code *code;                   /* NULL: no cutting, only the prefix */
+    pcre2_code *code;                   /* NULL: the step does not cut, but only adds the prefix */
     bool remove_matches, remove_gaps;
-    bool add_prefix_space;              /* before cutting, unless the piece begins with a space */
+    bool add_prefix_space;              /* put a blank in front of the piece before cutting it, unless it begins with
+                                         * a space */
     bool jit;
 };
 
 struct bpe_token {
-    const char *text;                   /* spelling in the vocabulary; NULL: unused number */
+    const char *text;                   /* the token as the vocabulary spells it; NULL: this number is unused */
     const char *bytes;                  /* the bytes that the token represents */
     uint32_t text_len, len;
 };
 
 struct bpe_merge {
-    int32_t left, right;                /* left < 0: an empty slot */
-    int32_t rank, id;                   /* id: that of the joined token */
+    int32_t left, right;                /* left < 0: the slot is empty */
+    int32_t rank, id;                   /* id: number of the token that the pair is joined to */
 };
 
 struct bpe_added {
     const char *text;
     uint32_t len;
     int32_t id;
-    bool lstrip, rstrip;                /* also consumes white space on that side */
+    bool lstrip, rstrip;                /* the token also consumes white space to its left, or right */
 };
 
 struct bpe {
     struct arena *arena;
-    const char *path;                   /* NULL: not read from one file */
-    uint8_t odd_byte[BPE_ODD_BYTES];    /* for the characters from U+0100 on in spellings */
+    const char *path;                   /* path of the tokenizer.json; NULL: the tokenizer was not read from one file */
+    uint8_t odd_byte[BPE_ODD_BYTES];    /* the bytes for which the characters from U+0100 on stand */
     struct bpe_token *token;            /* [n_ids] */
-    int32_t n_ids, cap_ids, n_tokens;   /* largest number + 1; capacity; number of tokens */
-    int32_t *by_text;                   /* hash table of numbers, -1 empty */
+    int32_t n_ids, cap_ids, n_tokens;   /* n_ids: largest number + 1; n_tokens: number of tokens */
+    int32_t *by_text;                   /* hash table of token numbers, by text; -1: empty */
     uint32_t by_text_mask;
     int32_t byte_id[256];
-    struct bpe_merge *merge;            /* hash table */
+    struct bpe_merge *merge;            /* hash table of merges, by pair */
     uint32_t merge_mask;
-    bool ignore_merges;                 /* a piece that is a token becomes that token */
+    bool ignore_merges;                 /* if a whole piece is a token, it is not cut and merged */
     bool plain_bytes;
     int n_steps, n_added;
     struct bpe_step step[BPE_MAX_STEPS];
-    struct bpe_added *added;            /* longest first */
-    bool added_first[256];              /* first bytes of added tokens */
-    int n_before, n_after;              /* the template around every document */
+    struct bpe_added *added;            /* sorted by length, the longest first */
+    bool added_first[256];              /* true for each byte with which an added token begins */
+    int n_before, n_after;              /* number of tokens that the template puts before and after every document */
     int32_t before[BPE_MAX_TEMPLATE], after[BPE_MAX_TEMPLATE];
 };
 
 /* ---- building the tables (bpe.c) ---- */
 
 struct bpe *bpe_new(void);
-/* Allocate tables for the given numbers of tokens and merges. Call before any is added. */
+/* Allocate tables for the given numbers of tokens and merges. Must be called before any token or merge is added. */
 void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges);
 /*
- * Add a token. `raw`: the text is the token's bytes, not spelled in the byte alphabet. Returns -1 if the number is
- * already used or too large.
+ * Add a token. If `raw` is true, the text consists of the token's bytes themselves; otherwise each character of the
+ * text stands for a byte. Returns -1 if the number `id` is already used or too large.
  */
 MUST_CHECK int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw);
-/* Returns the token that represents these bytes (not: with this spelling), or -1. */
+/*
+ * Returns the number of the token that stands for these bytes, or -1. The bytes are not spelled as in the vocabulary.
+ */
 int32_t bpe_find_piece(const struct bpe *b, const char *bytes, size_t len);
-/* Returns NULL, or which token is missing: "left", "right" or "joined". */
+/*
+ * Returns NULL if the merge was added. Otherwise returns "left", "right" or "joined", which is the token that does not
+ * exist.
+ */
 const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right,
                           int32_t rank);
 /*
- * Find the number of each byte's token. Call after the vocabulary is complete. Returns -1 and sets *missing if a
- * byte has none.
+ * Find the number of the token of each single byte. Must be called after the vocabulary is complete. If a byte has no
+ * token, sets *missing to the byte and returns -1.
  */
 MUST_CHECK int bpe_find_bytes(struct bpe *b, int *missing);
 const struct bpe_merge *bpe_find_merge(const struct bpe *b, int32_t left, int32_t right);
@@ -93,7 +99,10 @@ uint32_t bpe_hash(const char *p, size_t n);
 /* ---- cutting (bpe_split.c) ---- */
 
 extern const char bpe_gpt2_pattern[];
-/* Add a step that cuts by a pattern in Oniguruma's syntax. Returns -1 with the reason in `why`. */
+/*
+ * Add a step that cuts by a pattern in Oniguruma's syntax. If the pattern is not supported, returns -1 with the reason
+ * in `why`.
+ */
 MUST_CHECK int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool remove_gaps,
                             bool add_prefix_space, char why[256]);
 

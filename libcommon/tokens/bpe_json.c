@@ -4,7 +4,7 @@
  * These sections are used:
  *   model           must be a BPE over the byte alphabet
  *   pre_tokenizer   ByteLevel, Split, Digits, and Sequences of them
- *   added_tokens    searched in texts before anything else
+ *   added_tokens    found in texts before anything else is done
  *   post_processor  ByteLevel (offsets only) and templates for a single text
  *   normalizer      must be absent
  * The sections decoder, truncation and padding do not affect encoding here.
@@ -86,7 +86,7 @@ static int read_bpe_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, s
     return 0;
 }
 
-/* Parse "left right" or, in files since 2024, ["left", "right"]. */
+/* Parse one merge: "left right" or, in files since 2024, ["left", "right"]. */
 static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
 {
     const char *text = json_string_value(m), *left, *right, *missing;
@@ -125,7 +125,7 @@ static int read_bpe_model(struct bpe_reader *r, const json_t *model, size_t n_ad
     json_t *merges = json_object_get(model, "merges"), *m;
     size_t i;
 
-    /* Files from before 2020 have no type. */
+    /* Files from before 2020 have no key "type". */
     if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(json_type_name(model), "BPE") != 0))
         return report_tokenizer_error(r, "the model's type is %s, expected BPE", json_type_name(model));
     for (i = 0; i < sizeof never / sizeof *never; i++)
@@ -154,7 +154,7 @@ static int add_pre_tokenizer_step(struct bpe_reader *r, const char *pattern, boo
     return 0;
 }
 
-/* Returns a pattern that matches a literal string. */
+/* Returns a pattern that matches `text` literally. */
 static char *quoted(const char *text)
 {
     struct strbuf sb = {0};
@@ -189,7 +189,7 @@ static int read_split(struct bpe_reader *r, const json_t *o)
     return rc;
 }
 
-/* The number of steps bounds nested sequences, and the JSON parser bounds their depth. */
+/* The maximum number of steps limits how many sequences may be nested, and the JSON parser limits their depth. */
 static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
 {
     const char *type = json_type_name(o);
@@ -256,7 +256,7 @@ static int read_added(struct bpe_reader *r, json_t *list)
 
 /* ---- post_processor ---- */
 
-/* Parse {"SpecialToken": {"id": "<s>"}} items before and after {"Sequence": ...}. */
+/* Parse the template: items {"SpecialToken": {"id": "<s>"}} before and after the item {"Sequence": ...}. */
 static int read_template(struct bpe_reader *r, const json_t *o)
 {
     json_t *single = json_object_get(o, "single"), *item;

@@ -3,9 +3,10 @@
  *
  * Patterns are written for Oniguruma (tokenizer.json) or Python's regex module (GPT-2). PCRE2 differs from both in
  * three ways that matter:
- *   [^(\s|[.,])]   a class in a class is a union there; PCRE2 ends it at the first bracket: rewritten
- *   \s             Unicode's White_Space; PCRE2's \s also matches U+180E: rewritten
- *   \h             a hexadecimal digit there, a blank here: refused, like && in classes
+ *   [^(\s|[.,])]   Oniguruma and regex form the union of nested classes; PCRE2 ends the class at the first bracket. It
+ *                  is rewritten
+ *   \s             matches Unicode's White_Space; PCRE2's \s also matches U+180E. It is rewritten
+ *   \h             matches a hexadecimal digit; PCRE2's \h matches a blank. It is refused, and so is && in classes
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 const char bpe_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* White_Space and its complement, in the syntax of the inside of a class. */
+/* White_Space and its complement, in the syntax that is used inside a class. */
 static const char space[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
                             "\\x{202f}\\x{205f}\\x{3000}";
 static const char no_space[] = "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"
@@ -29,8 +30,8 @@ static const char *refuse_pattern(char why[256], const char *what)
 }
 
 /*
- * Translate the escape at p, which begins with a backslash, and append the result. Returns the position after it,
- * or NULL.
+ * Translate the escape sequence at p, which begins with a backslash, and append the result. Returns the position after
+ * it, or NULL with the reason in `why`.
  */
 static const char *translate_escape(const char *p, int depth, struct strbuf *out, char why[256])
 {
@@ -51,7 +52,7 @@ static const char *translate_escape(const char *p, int depth, struct strbuf *out
     return p + 2;
 }
 
-/* Translate any other character inside a class. *depth counts the open brackets. */
+/* Translate one character inside a class that does not begin an escape sequence. *depth counts the open brackets. */
 static const char *translate_class_char(const char *p, int *depth, struct strbuf *out, char why[256])
 {
     if (p[0] == '&' && p[1] == '&')
@@ -64,7 +65,7 @@ static const char *translate_class_char(const char *p, int *depth, struct strbuf
         strbuf_add(out, p, (size_t)(end + 2 - p));
         return end + 2;
     }
-    if (p[0] == '[') {                  /* a union: its members are added to the outer class */
+    if (p[0] == '[') {                  /* a nested class: its members are added to the outer class */
         if (p[1] == '^')
             return refuse_pattern(why, "a negated class in a class is not supported");
         ++*depth;
@@ -95,7 +96,7 @@ static char *translate_oniguruma(const char *onig, char why[256])
         } else if (*p == '[') {
             size_t n = p[1] == '^' ? 2 : 1;
 
-            if (p[n] == ']')            /* a literal bracket at this position */
+            if (p[n] == ']')            /* here the bracket is a literal character */
                 n++;
             strbuf_add(&out, p, n);
             p += n;
@@ -153,7 +154,7 @@ void bpe_cutter_init(struct bpe_cutter *c)
     c->context = pcre2_match_context_create(NULL);
     c->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
     if (!c->match || !c->context)
-        abort();                        /* a few hundred bytes */
+        abort();                        /* a few hundred bytes could not be allocated */
     if (c->stack)
         pcre2_jit_stack_assign(c->context, NULL, c->stack);
     pcre2_set_heap_limit(c->context, 64 << 10);         /* in KiB */
@@ -171,7 +172,7 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
 {
     PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->match);
 
-    /* The text is known to be valid UTF-8. Checking it again at every match would take quadratic time. */
+    /* The text is known to be valid UTF-8. Checking the whole text again at each match would take quadratic time. */
     for (;;) {
         int rc = (s->jit ? pcre2_jit_match : pcre2_match)(s->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
                                                           c->match, c->context);
@@ -184,7 +185,7 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
             *m = (struct bpe_match){ v[0], v[1] };
             return 1;
         }
-        /* An empty match cuts nothing: continue at the next character. */
+        /* An empty match does not cut the text. Continue at the next character. */
         if (v[1] >= len)
             return 0;
         for (from = v[1] + 1; from < len && ((uint8_t)text[from] & 0xc0) == 0x80;)

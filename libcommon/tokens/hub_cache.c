@@ -1,6 +1,4 @@
-/*
- * hub_cache.c - search models--NAME/snapshots for the revision main or else the newest one
- */
+/* hub_cache.c - search models--NAME/snapshots for the revision in refs/main, or else for the newest revision */
 #include "libcommon/tokens/hub_cache.h"
 
 #include <ctype.h>
@@ -19,10 +17,10 @@ enum { REF_MAX = 256 };
 struct hub_model {
     const char *name, *file;
     char *folder;               /* models--ORG--NAME */
-    struct strbuf looked;       /* places that were searched in vain, for the message */
+    struct strbuf looked;       /* lists the places that were searched without success, for the message */
 };
 
-/* Returns true for names such as "bigscience/bloom" or "gpt2". Anything else was meant as a path. */
+/* Returns true if the name may be that of a model, such as "bigscience/bloom" or "gpt2". Any other name is a path. */
 static bool is_model_name(const char *name)
 {
     int slashes = 0;
@@ -45,7 +43,7 @@ static char *folder_of(const char *name)
     return slash ? str_fmt("models--%.*s--%s", (int)(slash - name), name, slash + 1) : str_fmt("models--%s", name);
 }
 
-/* Returns the path of FILE in snapshot `revision` of a model's folder, or NULL. */
+/* Returns the path of `file` in the snapshot `revision` of a model's folder, or NULL if there is no such file. */
 static char *in_snapshot(const char *model, const char *revision, const char *file, struct stat *st)
 {
     char *path = str_fmt("%s/snapshots/%s/%s", model, revision, file);
@@ -56,7 +54,7 @@ static char *in_snapshot(const char *model, const char *revision, const char *fi
     return NULL;
 }
 
-/* Returns the revision that refs/main contains, or NULL if there is none. */
+/* Returns the revision that the file refs/main contains, or NULL if there is no such file. */
 static char *revision_of_main(const char *model)
 {
     struct err none = {0};
@@ -80,7 +78,7 @@ static char *newest_snapshot(const char *model, const char *file)
         struct stat st;
         char *path = i->d_name[0] == '.' ? NULL : in_snapshot(model, i->d_name, file, &st);
 
-        /* If two have the same time, the name decides, so that every rank selects the same one. */
+        /* If two snapshots have the same time, they are ordered by name, so that every rank selects the same one. */
         if (!path || (best && (st.st_mtime < newest.st_mtime ||
                                (st.st_mtime == newest.st_mtime && strcmp(path, best) < 0)))) {
             free(path);
@@ -97,8 +95,8 @@ static char *newest_snapshot(const char *model, const char *file)
 }
 
 /*
- * Search one cache. If nothing is found, returns NULL and adds to m->looked. variable: the environment variable
- * that sets the cache's location.
+ * Search the cache in folder `cache`. If it does not have the file, returns NULL and adds the folder to m->looked.
+ * `variable` is the environment variable that sets the folder.
  */
 static char *in_cache(struct hub_model *m, const char *cache, const char *variable)
 {

@@ -1,6 +1,4 @@
-/*
- * jsonl.c - parse one line: validates all of it, keeps only the requested strings
- */
+/* jsonl.c - parse one line: all of it is validated, but only the requested strings are stored */
 #include "libcommon/tokens/jsonl.h"
 
 #include <stdarg.h>
@@ -16,7 +14,7 @@ enum { MAX_DEPTH = 500 };
 struct jsonl_parser {
     const char *line, *p, *end;
     struct jsonl_fault *fault;
-    struct strbuf skipped;              /* scratch for strings that were not requested */
+    struct strbuf skipped;              /* receives strings that were not requested */
 };
 
 static int PRINTF_LIKE(2, 3) report_jsonl_error(struct jsonl_parser *j, const char *fmt, ...)
@@ -73,7 +71,7 @@ static void put_char(struct strbuf *out, uint32_t c)
     strbuf_add(out, u, (size_t)utf8_put(u, c));
 }
 
-/* Parse one character after "\u". Outside the first plane it consists of two escapes. */
+/* Parse one character after "\u". A character above U+FFFF consists of two escapes. */
 static int parse_jsonl_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     int c = parse_hex4(j->p, j->end), low;
@@ -88,7 +86,10 @@ static int parse_jsonl_unicode(struct jsonl_parser *j, struct strbuf *out, bool 
             return 0;
         }
     }
-    /* Python accepts this, and fails when the text is encoded. In a value that is not requested it is harmless. */
+    /*
+     * Python accepts a lone surrogate, and fails later, when the text is encoded. In a value that is not requested it
+     * does no harm.
+     */
     if (c >= 0xd800 && c < 0xe000 && wanted)
         return report_jsonl_error(j, "the lone surrogate \\u%04x is no character", c);
     put_char(out, (uint32_t)c);
@@ -197,7 +198,7 @@ static int skip_string(struct jsonl_parser *j)
 
 static int skip_jsonl_value(struct jsonl_parser *j, int depth);
 
-/* Skip the items of an array or object, after its opening bracket. */
+/* Skip the items of an array or object whose opening bracket has been read. */
 static int skip_items(struct jsonl_parser *j, char close, int depth)
 {
     if (depth == MAX_DEPTH)

@@ -14,7 +14,7 @@
 #include "libcommon/base/mem.h"
 
 struct jsonl_value {
-    size_t at, len;                     /* range of the value in the text */
+    size_t at, len;                     /* location of the value in the text */
     bool found;
 };
 
@@ -23,18 +23,18 @@ struct jsonl_fault {
     char what[160];
 };
 
-/* The keys requested from a line, and the results. */
+/* The keys that are requested from a line, and their values. */
 struct jsonl_wanted {
     int n;
     const char *const *keys;            /* [n] */
     struct jsonl_value *value;          /* [n]: set by jsonl_read() */
-    struct strbuf *text;                /* the values' bytes are appended here */
+    struct strbuf *text;                /* the bytes of the values are appended to it */
 };
 
 /*
- * Parse the object in line[0..len), and get the values of the requested keys, unescaped. If a key occurs twice, the
- * last one counts. Returns -1 and fills *fault if it is not a JSON object or not valid UTF-8, or if a key is
- * missing, its value is not a string, or the value has an escaped lone surrogate.
+ * Parse the object in line[0..len), and append the values of the requested keys, unescaped, to w->text. If a key occurs
+ * twice, the last one counts. Returns -1 and fills *fault if the line is not a JSON object, is not valid UTF-8, lacks a
+ * requested key, or has a value for it that is not a string or contains an escaped lone surrogate.
  */
 MUST_CHECK int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault);
 /*
