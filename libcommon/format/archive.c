@@ -23,7 +23,7 @@ enum { TAR_BLOCK = 512, PAX_MAX = 1 << 20, BUFFER = 1 << 20, MAX_MEMBERS = 1 << 
 
 /* ---- spool files ---- */
 
-/* Free space that must remain in the spool's file system. */
+/* Free space, in bytes, that must remain in the spool file's file system. */
 #define SPOOL_RESERVE ((uint64_t)64 << 20)
 
 const char archive_stdin[] = "standard input";
@@ -31,11 +31,16 @@ const char archive_stdin[] = "standard input";
 struct spool {
     int fd;
     const char *dir;
-    /* bytes written; bytes that may still be written according to the last check of the free space */
+    /*
+     * size: bytes written so far; room: bytes that may still be written, according to the last check of the free space
+     */
     uint64_t size, room;
 };
 
-/* Open a temporary file without a name. The kernel frees it with its last descriptor, however the process ends. */
+/*
+ * Open a temporary file without a name. The kernel frees the file when its last descriptor is closed, in whatever way
+ * the process ends.
+ */
 static int spool_open(struct spool *s, struct err *e)
 {
     char *path;
@@ -46,7 +51,8 @@ static int spool_open(struct spool *s, struct err *e)
     s->fd = open(s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (s->fd >= 0)
         return 0;
-    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and some other file systems do not support O_TMPFILE */
+    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and some other file systems do not support O_TMPFILE,
+                                                         * so create a named file */
     s->fd = mkostemp(path, O_CLOEXEC);
     if (s->fd < 0)
         err_sys(e, path, "cannot create a temporary file");
@@ -57,8 +63,8 @@ static int spool_open(struct spool *s, struct err *e)
 }
 
 /*
- * Reserve n bytes of the spool's file system. The free space is queried about once per GiB, not for every block.
- * Returns -1 with ENOSPC if the space does not suffice.
+ * Check that n more bytes fit into the spool file's file system. The free space is queried about once per GiB, not for
+ * every block. Returns -1 with ENOSPC if the space does not suffice.
  */
 static int spool_room(struct spool *s, uint64_t n, struct err *e)
 {
@@ -103,7 +109,7 @@ struct spooled {
 };
 
 /*
- * Copy the rest of the current entry to the spool. Returns -1 if the entry is longer than w->size bytes or cannot
+ * Copy the rest of the current entry to the spool file. Returns -1 if the entry is longer than w->size bytes or cannot
  * be decompressed.
  */
 static int spool_entry(struct spool *s, struct archive *a, const char *path, const struct archive_want *w,
@@ -135,7 +141,9 @@ out:
     return rc;
 }
 
-/* Return the name as it is stored. In a C locale the plain accessor supports ASCII only. */
+/*
+ * Return the name of the entry as the archive stores it. In a C locale, archive_entry_pathname() supports only ASCII.
+ */
 static const char *entry_name(struct archive_entry *x)
 {
     const char *name = archive_entry_pathname_utf8(x);
@@ -185,7 +193,7 @@ struct lister {
     bool packed;
     struct spool spool;
     struct archive_member *member;
-    uint64_t *at, *size;                /* offset and size of each member in the archive or the spool */
+    uint64_t *at, *size;                /* offset and size of each member in the archive or the spool file */
     int n, cap, cap_at, cap_size;
 };
 
@@ -194,14 +202,14 @@ static int bad_tar(struct lister *l, const char *what)
     int64_t at = archive_read_header_position(l->a);
 
     /*
-     * When the archive is truncated, libarchive steps back by more bytes than it read, and the position is
+     * If the archive is truncated, libarchive steps back by more bytes than it has read, and the position becomes
      * negative.
      */
     err_data(l->e, l->path, at < 0 ? ERR_NO_BYTE : (uint64_t)at, "damaged archive: %s", what);
     return -1;
 }
 
-/* Check that a member name stays inside a folder, because callers join it to the folder's name. */
+/* Check that the name of a member stays inside a folder, because callers append it to the path of a folder. */
 static int check_member_name(struct lister *l, const char *name)
 {
     const char *p = name;
@@ -228,8 +236,8 @@ static void add_archive_member(struct lister *l, const char *name, uint64_t at, 
 }
 
 /*
- * Compute the offset of the last member of a plain tar. At this point libarchive is positioned after that member,
- * so the member's padded bytes end exactly there.
+ * Compute the offset of the last member of a plain tar. libarchive is now positioned after this member, so the member's
+ * padded bytes end exactly at this position.
  */
 static int place_last(struct lister *l)
 {
@@ -240,7 +248,7 @@ static int place_last(struct lister *l)
     if (padded < size || end < padded + TAR_BLOCK)
         return bad_tar(l, "a member longer than the archive");
     l->at[l->n - 1] = end - padded;
-    /* The member's own header must be located directly before its bytes. If it is not, the archive was misread. */
+    /* The member's header must be directly before its bytes. If it is not, the archive was misread. */
     if (files_read(l->f, l->whole, end - padded - TAR_BLOCK, head, sizeof head, l->e) < 0)
         return -1;
     if (!tar_checksum_ok(head) || !strchr("07", head[156] ? head[156] : '0'))
@@ -249,9 +257,9 @@ static int place_last(struct lister *l)
 }
 
 /*
- * Refuse a member name with a NUL. libarchive returns a name only up to its first NUL. The extended pax header,
- * which precedes the member's header, may hold more of it in a record "LENGTH path=NAME\n". A tar that is read in
- * place gives access to this header.
+ * Refuse a member name that contains a NUL. libarchive returns a name only up to its first NUL. The rest of the name
+ * may be in the extended pax header, which precedes the member's header, in a record "LENGTH path=NAME\n". This header
+ * can be read only if the tar is read in place.
  */
 static int check_pax_name(struct lister *l)
 {
@@ -351,7 +359,7 @@ static int check_duplicates(struct lister *l)
     return rc;
 }
 
-/* Register every member as a part of the tar, or of the spool file that holds all members. */
+/* Add every member to the table of files, as a part of the tar or of the spool file that holds all members. */
 static void number_members(struct lister *l)
 {
     int in = l->whole;
@@ -380,8 +388,8 @@ static struct archive *new_reader(void)
 }
 
 /*
- * Open the archive. A pipe can be read only once, so the members of a piped archive are copied to the spool as
- * they arrive.
+ * Open the archive. A pipe can be read only once, so the members of a piped archive are copied to the spool file while
+ * they are read.
  */
 static int open_tar_input(struct lister *l)
 {
@@ -444,12 +452,12 @@ void archive_list_free(struct archive_member *m, int n)
 
 /* ---- compressed records of a zip ---- */
 
-/* Deflate cannot compress better than 1032 to 1. */
+/* Deflate cannot compress data to less than 1/1032 of its size. */
 enum { MAX_RATIO = 1100 };
 
 /*
- * Context of the callbacks through which libarchive reads the zip. With them the zip may also be in memory or
- * inside a tar.
+ * Context of the callbacks through which libarchive reads the zip. They also allow a zip that is in memory or inside a
+ * tar.
  */
 struct archive_stream {
     struct files *f;
@@ -491,7 +499,7 @@ static int by_want_cmp(const void *pa, const void *pb)
     return strcmp((*(struct archive_want *const *)pa)->name, (*(struct archive_want *const *)pb)->name);
 }
 
-/* Decompress one wanted record into the spool and check its size and CRC. */
+/* Decompress one wanted record into the spool file, and check its size and CRC. */
 static int unpack_zip_record(struct spool *s, struct archive *a, const char *path, struct archive_want *w,
                              struct err *e)
 {
@@ -508,12 +516,12 @@ static int unpack_zip_record(struct spool *s, struct archive *a, const char *pat
     return 0;
 }
 
-/* Decompress all wanted records in one pass over the zip. by_name: sorted by name. */
+/* Decompress all wanted records in one pass over the zip. `by_name` lists the records, sorted by name. */
 static int unpack_all(struct spool *s, struct archive *a, const char *path, struct archive_want **by_name, int n,
                       struct err *e)
 {
     struct archive_entry *x;
-    int rc, left = n;           /* wanted records not found so far */
+    int rc, left = n;           /* left: number of wanted records that have not been found yet */
 
     while (left && (rc = archive_read_next_header(a, &x)) >= ARCHIVE_WARN && rc != ARCHIVE_EOF) {
         struct archive_want key = { .name = entry_name(x) }, *k = &key, **hit;

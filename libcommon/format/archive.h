@@ -1,9 +1,9 @@
 /*
  * archive.h - tar archives, compressed tar archives, and compressed records of a zip
  *
- * libarchive reads them. Members of an uncompressed tar are used in place, as a window of the tar. Compressed
- * data is decompressed once into an unlinked spool file in $TMPDIR, after a check of the free space there. The
- * kernel frees the spool file when the process ends.
+ * These are read with libarchive. The members of an uncompressed tar are used in place: each is a range of bytes of the
+ * tar. Compressed data is decompressed once into an unlinked spool file in $TMPDIR, after a check of the free space
+ * there. The kernel frees the spool file when the process ends.
  */
 #ifndef SHARDKIT_FORMAT_ARCHIVE_H
 #define SHARDKIT_FORMAT_ARCHIVE_H
@@ -16,26 +16,23 @@ struct archive_member {
 };
 
 /*
- * Returns true if the path is a regular file that begins like a tar, plain or compressed (gz, zstd, xz, bz2, lz4).
- * A zip does not count.
+ * Returns true if `path` is a regular file that begins like a tar, either plain or compressed (gz, zstd, xz, bz2, lz4).
+ * Returns false for a zip.
  */
 bool archive_is_tar(const char *path);
 /*
- * Add every regular member of the archive to `f` as a file. Returns the number of members and their list, which
- * the caller frees with archive_list_free(), or -1. Absolute names, "..", links and duplicate names are refused
- * with ERR_DATA.
+ * Add every regular member of the archive to `f` as a file. Returns the number of members, and sets *out to their list,
+ * which the caller frees with archive_list_free(). Returns -1 on failure. Absolute names, names with "..", links and
+ * duplicate names are refused with ERR_DATA.
  */
 MUST_CHECK int archive_list(struct files *f, const char *path, struct archive_member **out, struct err *e);
-/*
- * Pass this pointer itself as `path` to read the archive from standard input. All its members are then copied to a
- * spool file.
- */
+/* Pass this pointer as `path` to read the archive from standard input. All members are then copied to a spool file. */
 extern const char archive_stdin[];
 void archive_list_free(struct archive_member *m, int n);
 /*
- * Decompress records of the zip in file number `file` into one new spool file. Returns the number of that file, or
- * -1. Every wanted record must exist and must decompress to its expected size and CRC. A CRC of 0 means unknown
- * and is not compared.
+ * Decompress records of the zip in file number `file` into one new spool file. Returns the number of the spool file in
+ * `f`, or -1 on failure. Every wanted record must exist and must decompress to its expected size and CRC. An expected
+ * CRC of 0 means that the CRC is unknown; it is not compared.
  */
 struct archive_want {
     const char *name;

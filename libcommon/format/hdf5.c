@@ -1,11 +1,12 @@
 /*
  * hdf5.c - the subset of the HDF5 library that this project uses
  *
- * The properties it sets, and why:
+ * The properties that are set in the library, and the reasons:
  *   libver latest       object headers with checksums, compact groups, few seeks
  *   alignment 4096      every large dataset can be written with O_DIRECT
  *   metadata block 64K  the tables of many small objects are stored together, not between tensors
- *   early, never fill   the location is known at once and nothing is written twice
+ *   early, never fill   space is allocated at once and not filled, so its location is known and nothing is written
+ *   twice
  *   no times            the same input gives the same file
  *   no file locking     NFS and Lustre often refuse flock(); files appear by rename anyway
  */
@@ -27,8 +28,8 @@
 
 #define META_BLOCK   (64 * 1024)
 #define SMALL_BLOCK  (64 * 1024)
-#define MAX_NAME     4096               /* bytes of a path in an external list or a table */
-#define SUPERBLOCK   48                 /* bytes of a version 2 or 3 superblock */
+#define MAX_NAME     4096               /* maximum length of a path in an external list or a table, in bytes */
+#define SUPERBLOCK   48                 /* size of a superblock of version 2 or 3, in bytes */
 
 /* ---- errors ---- */
 
@@ -49,7 +50,7 @@ static herr_t on_h5_error_frame(unsigned n, const H5E_error2_t *frame, void *ctx
     return 0;
 }
 
-/* Fill *e from the library's error stack. Its innermost frame describes the failure. */
+/* Fill *e from the library's error stack. The innermost frame of this stack describes the failure. */
 static void err_h5(struct err *e, const char *path, const char *what)
 {
     struct stack_top top = { .text = "no reason given" };
@@ -64,9 +65,9 @@ static void err_h5(struct err *e, const char *path, const char *what)
 }
 
 /*
- * Initialize the library before its first use. By default it prints its error stack; here the caller prints. By
- * default it also flushes files again at exit, which crashes when the disk was full; here every opened object is
- * closed explicitly.
+ * Initialize the library before its first use. By default the library prints its error stack; this is turned off,
+ * because the caller prints errors. By default it also flushes files again at exit, which crashes if the disk was full;
+ * this is turned off, too, because every opened object is closed explicitly.
  */
 static void start_library(void)
 {
@@ -99,8 +100,9 @@ static hid_t access_list(bool write)
 struct h5_out {
     char *path;
     hid_t file;
-    hid_t group_list, bare_list;        /* creation properties of groups; of datasets whose storage is not yet set */
-    struct h5_run *tensor;              /* locations of the datasets, which the seal excludes */
+    hid_t group_list, bare_list;        /* creation properties of groups, and of datasets whose storage has not been
+                                         * set yet */
+    struct h5_run *tensor;              /* locations of the datasets' bytes, which the seal does not cover */
     int n_tensors, tensor_cap;
     struct err err;
 };
@@ -129,7 +131,10 @@ struct h5_out *h5_create(const char *path)
     H5Pset_obj_track_times(create, false);
     H5Pset_obj_track_times(h->group_list, false);
     H5Pset_obj_track_times(h->bare_list, false);
-    /* The root has dozens of attributes. Without this, more than 8 of them would move into a heap and an index. */
+    /*
+     * The root group has dozens of attributes. Without this call, more than 8 attributes would be stored in a heap and
+     * an index.
+     */
     H5Pset_attr_phase_change(create, 1000, 0);
     H5Pset_fill_time(h->bare_list, H5D_FILL_TIME_NEVER);
     h->file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
@@ -257,7 +262,7 @@ int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h
     return id;
 }
 
-/* Map columns [at, at + width) of the space to the whole dataset `source`. */
+/* Map columns [at, at + width) of the virtual dataset `space` to the whole dataset `source`. */
 static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *source, int64_t at, int64_t width)
 {
     hsize_t start[H5_MAX_DIM] = { 0 }, count[H5_MAX_DIM];
@@ -267,7 +272,7 @@ static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *so
     start[1] = (hsize_t)at;
     count[1] = (hsize_t)width;
     part_space = H5Screate_simple(ndim, count, NULL);
-    /* "." means the file itself, even after it is renamed. */
+    /* The file name "." means the file that contains the virtual dataset, even after it is renamed. */
     if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Pset_virtual(list, space, ".", source, part_space) < 0)
         h5_out_fail(h, "cannot map a column");
@@ -300,7 +305,7 @@ void h5_done(struct h5_out *h, int64_t object)
         h5_out_fail(h, "cannot close an object");
 }
 
-/* Write a column. d must have one dimension. */
+/* Write one column of a table. d must have one dimension. */
 static void put_column(struct h5_out *h, const struct h5_new *d, hid_t type, hid_t mem_type, const void *v)
 {
     int64_t id;
@@ -407,8 +412,8 @@ static int report_h5_error(const struct h5_in *h, const char *object, struct err
 }
 
 /*
- * Check the file before the library opens it: magic, superblock, size and seal. This project never writes
- * superblocks older than version 2.
+ * Check the file before the library opens it: magic, superblock, size and seal. Superblocks older than version 2 are
+ * refused, because this project never writes them.
  */
 static int check_outside(struct h5_in *h, struct err *e)
 {
@@ -581,7 +586,7 @@ static int inspect_h5_shape(struct h5_in *h, const char *path, hid_t id, struct 
         goto out;
     }
     for (int i = 0; i < d->ndim; i++)
-        d->shape[i] = (int64_t)dims[i];         /* a length that does not fit becomes negative */
+        d->shape[i] = (int64_t)dims[i];         /* a length that does not fit into int64_t becomes negative */
     if (shape_bytes(d->ndim, d->shape, DTYPE_F32) < 0) {
         report_h5_error(h, path, e, "its size overflows");
         goto out;
@@ -692,7 +697,7 @@ int h5_inspect_dataset(struct h5_in *h, const char *path, struct arena *a, struc
     return rc;
 }
 
-/* An open one-dimensional dataset. */
+/* An open one-dimensional dataset, which is one column of a table. */
 struct column {
     const char *path;
     hid_t id;
@@ -718,7 +723,7 @@ static int open_column(struct h5_in *h, const char *path, struct column *c, stru
     return -1;
 }
 
-/* Read a column of fixed-length text as NUL-terminated strings. */
+/* Read a column of fixed-length strings as NUL-terminated strings. */
 static int read_strings(struct h5_in *h, const struct column *c, struct arena *a, const char ***v, struct err *e)
 {
     hid_t type = H5Dget_type(c->id);
@@ -730,7 +735,7 @@ static int read_strings(struct h5_in *h, const struct column *c, struct arena *a
     if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0)
         width = H5Tget_size(type);
     /*
-     * The table is part of the file, so it cannot be longer than the file. This bound also keeps n * width from
+     * A table is a part of the file, so it cannot be longer than the file. This limit also prevents n * width from
      * overflowing.
      */
     if (width == 0 || width > MAX_NAME || n * width > h->size) {
@@ -794,7 +799,7 @@ int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v
     return rc;
 }
 
-/* Open a scalar attribute of class `cls` and return its type in *type. Returns -1 if there is none. */
+/* Open a scalar attribute of class `cls`, and set *type to its type. Returns -1 if there is no such attribute. */
 static hid_t open_attribute(struct h5_in *h, const char *object, const char *name, H5T_class_t cls,
                             hid_t *type)
 {

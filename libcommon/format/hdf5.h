@@ -1,19 +1,19 @@
 /*
  * hdf5.h - the subset of the HDF5 library that this project uses
  *
- * The writer makes tables only: groups, attributes, and datasets that give the location of bytes. A dataset has
- * one of three kinds of storage. A contiguous dataset is allocated at once, so its bytes are one run of the
- * file, which any program may fill after h5_finish(). An external dataset consists of runs of other files. A
- * virtual dataset joins external datasets along dimension 1. The reader returns the same locations and never
- * reads tensor bytes.
+ * The writer writes only tables, not tensor bytes: groups, attributes, and datasets that give the location of the
+ * bytes. A dataset has one of three kinds of storage. A contiguous dataset is allocated at once, so its bytes are one
+ * run of the file, which any program may fill after h5_finish(). An external dataset consists of runs of other files. A
+ * virtual dataset joins external datasets along dimension 1. The reader returns the same locations and never reads
+ * tensor bytes.
  *
- * Errors of the writer are sticky: after the first failure every further call does nothing, and h5_finish()
- * returns the error. Objects are numbers; H5_TOP is the root group.
+ * Errors of the writer are sticky: after the first failure every further call does nothing, and h5_finish() returns the
+ * error. Groups and datasets are identified by numbers; H5_TOP is the root group.
  *
- * HDF5 1.10 does not validate data that has no checksum. Therefore the writer uses only metadata with checksums
- * (superblock 3, version-2 object headers, fixed-length strings). The heaps have no checksum; for them the file
- * ends with a seal (hdf5_seal.h), which is checked before the library opens the file. As a consequence, only
- * files made here can be opened.
+ * HDF5 1.10 does not validate metadata without a checksum. Therefore the writer uses metadata with checksums
+ * (superblock 3, version-2 object headers, fixed-length strings). The heaps have no checksum; therefore the file ends
+ * with a seal (hdf5_seal.h), which is checked before the library opens the file. As a consequence, only files that were
+ * written by this project can be opened.
  *
  * Threads: the library has one global state, so only one thread of the process may use it at a time.
  */
@@ -30,12 +30,18 @@
 
 #define H5_MAX_DIM TENSOR_MAX_DIM
 #define H5_TOP 0
-/* Datasets of at least this many bytes begin at a multiple of it. Smaller ones may begin anywhere. */
+/*
+ * A dataset of at least this many bytes begins at an offset that is a multiple of this number. A smaller dataset may
+ * begin anywhere.
+ */
 #define H5_ALIGN 4096
-/* An external file list is one object header message of at most 64 KiB, and each run needs 24 bytes of it. */
+/*
+ * Maximum number of segments of an external dataset. Their list is one object header message of at most 64 KiB, and
+ * each segment needs 24 bytes in it.
+ */
 #define H5_MAX_SEGMENTS 2700
 
-/* A run of bytes of another file. The path is absolute or relative to the folder of the .h5 file. */
+/* A run of bytes of another file. `path` is absolute, or relative to the folder of the .h5 file. */
 struct h5_segment {
     const char *path;
     uint64_t at, len;           /* bytes */
@@ -44,7 +50,7 @@ struct h5_segment {
 /* ---- writing ---- */
 
 struct h5_out;
-/* Create the file `path`, replacing an existing one. Never returns NULL; a failure is reported by h5_finish(). */
+/* Create the file `path`, and replace it if it exists. Never returns NULL; h5_finish() reports a failure. */
 struct h5_out *h5_create(const char *path);
 /*
  * Write the tables, add the seal, close the file and free h. Nothing is synced to disk. Returns -1 if this call or
@@ -53,7 +59,7 @@ struct h5_out *h5_create(const char *path);
 MUST_CHECK int h5_finish(struct h5_out *h, struct err *e);
 void h5_abandon(struct h5_out *h);              /* close and free without sealing; accepts NULL */
 
-/* Description of a new dataset: its group, its name and its shape. */
+/* Describes a new dataset: its group, its name and its shape. */
 struct h5_new {
     int64_t in;
     const char *name;
@@ -61,25 +67,25 @@ struct h5_new {
     const int64_t *shape;
 };
 /*
- * Create an object inside group `in`. These functions return -1 after a failure. The caller closes every object
- * with h5_done().
+ * Create a group or dataset inside group `in`. The functions below return its number, or -1 after a failure. The caller
+ * closes every object with h5_done().
  */
 int64_t h5_new_group(struct h5_out *h, int64_t in, const char *name);
 /*
- * Create a contiguous dataset of little-endian f32 elements. Its space is allocated at once and never filled by
- * the library.
+ * Create a contiguous dataset of little-endian f32 elements. Its space in the file is allocated at once, and the
+ * library never fills it.
  */
 int64_t h5_new_dataset(struct h5_out *h, const struct h5_new *d);
-/* Create a dataset whose bytes are the n segments, one after the other. n must be at most H5_MAX_SEGMENTS. */
+/* Create a dataset that consists of the bytes of n segments, one after the other. n must be at most H5_MAX_SEGMENTS. */
 int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h5_segment *segment, int n);
 /*
- * Create a virtual dataset whose dimension 1 is cut into n columns. Column i, width[i] elements wide, is the whole
- * dataset source[i] of this file.
+ * Create a virtual dataset whose dimension 1 is cut into n parts. Part i is width[i] elements wide and consists of the
+ * whole dataset source[i] of this file.
  */
 int64_t h5_new_columns(struct h5_out *h, const struct h5_new *d, const char *const *source, const int64_t *width,
                        int n);
 void h5_done(struct h5_out *h, int64_t object);
-/* Write a one-dimensional table column at once. */
+/* Write one column of a table, which is a dataset with one dimension. */
 void h5_put_strings(struct h5_out *h, int64_t in, const char *name, const char *const *v, int n);
 void h5_put_u64s(struct h5_out *h, int64_t in, const char *name, const uint64_t *v, int n);
 /*
@@ -105,13 +111,15 @@ MUST_CHECK struct h5_in *h5_open(const char *path, struct err *e);
 void h5_close(struct h5_in *h);                 /* accepts NULL */
 const char *h5_path(const struct h5_in *h);
 
-/* List the names in a group in strcmp() order, without names that begin with a dot. Returns their number, or -1. */
+/*
+ * List the names in a group in strcmp() order, except names that begin with a dot. Returns the number of names, or -1.
+ */
 MUST_CHECK int h5_list(struct h5_in *h, const char *group, struct arena *a, const char ***names,
                        struct err *e);
 bool h5_has(struct h5_in *h, const char *path);
 /*
- * Copy the file name of an external link of the root group into buf. Returns false if there is no such link or buf
- * is too small.
+ * Copy the file name of an external link in the root group to buf. Returns false if there is no such link, or if buf is
+ * too small.
  */
 bool h5_link_file(struct h5_in *h, const char *name, char *buf, size_t size);
 
@@ -120,28 +128,31 @@ struct h5_dataset {
     enum h5_storage storage;
     int ndim;                           /* 1 .. H5_MAX_DIM */
     int64_t shape[H5_MAX_DIM];
-    uint64_t len;                       /* bytes: the product of the shape, times 4 */
+    uint64_t len;                       /* length in bytes: the product of the shape, times 4 */
     uint64_t at;                        /* H5_CONTIGUOUS: offset of the first byte; all bytes are inside the file */
     int n_segments;                     /* H5_EXTERNAL: number of segments; their lengths add up to len */
     struct h5_segment *segment;
-    int n_columns;                      /* H5_COLUMNS: number of datasets of this file, left to right */
+    int n_columns;                      /* H5_COLUMNS: number of datasets of this file that form the columns, from
+                                         * left to right */
     const char **column;
 };
 /*
- * Describe an f32 dataset. Tables are allocated in the arena. Returns -1 with ERR_DATA if its storage is none of
- * the kinds above.
+ * Describe an f32 dataset in *d. Its lists are allocated in the arena. Returns -1 with ERR_DATA if the storage of the
+ * dataset is none of the kinds above.
  */
 MUST_CHECK int h5_inspect_dataset(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
                                   struct err *e);
 
-/* Read a column of a table into the arena. These functions return its length, or -1. */
+/*
+ * Read a column of a table into memory of the arena. The functions below return the column's length, or -1 on failure.
+ */
 MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v,
                               struct err *e);
 MUST_CHECK int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v, struct err *e);
 
 /*
- * Read an attribute. These functions return false if there is none of that name and type, or if the string does
- * not fit.
+ * Read an attribute of an object. The functions below return false if there is no attribute of this name and type, or
+ * if the string does not fit into buf.
  */
 bool h5_get_str(struct h5_in *h, const char *object, const char *name, char *buf, size_t size);
 bool h5_get_int(struct h5_in *h, const char *object, const char *name, int64_t *v);

@@ -1,6 +1,4 @@
-/*
- * hdf5_seal.c - compute, write and check the seal: the bytes between tensors and their CRC
- */
+/* hdf5_seal.c - compute, write and check the seal, which holds the CRC of all bytes outside of tensors */
 #include "libcommon/format/hdf5_seal.h"
 
 #include <errno.h>
@@ -26,7 +24,7 @@ static int read_all_at(int fd, void *buf, size_t n, uint64_t at)
         if (got < 0 && errno == EINTR)
             continue;
         if (got == 0)
-            errno = EIO;                /* the file had these bytes when its size was read */
+            errno = EIO;                /* the file has become shorter since its size was read */
         if (got <= 0)
             return -1;
         done += (size_t)got;
@@ -34,7 +32,7 @@ static int read_all_at(int fd, void *buf, size_t n, uint64_t at)
     return 0;
 }
 
-/* Compute the CRC of the runs' bytes, one after the other. */
+/* Compute the CRC of the bytes of all runs, one run after the other. */
 static int crc_of_runs(int fd, const struct h5_run *run, int n, uint32_t *crc)
 {
     char *buf = xmalloc(CHUNK);
@@ -59,7 +57,10 @@ static int compare_h5_runs(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Store the parts of [0, end) that no tensor covers in gap, which has room for n + 1. Returns their number. */
+/*
+ * Find the parts of [0, end) that no tensor covers, and store them in `gap`, which must have room for n + 1 entries.
+ * Returns their number.
+ */
 static int gaps_between(struct h5_run *tensor, int n, uint64_t end, struct h5_run *gap)
 {
     uint64_t at = 0;
@@ -132,7 +133,7 @@ static int report_h5_damage(const char *path, uint64_t at, struct err *e, const 
     return -1;
 }
 
-/* Returns true if the runs are in order, do not overlap, and end inside the HDF5 part. */
+/* Returns true if the runs are in ascending order, do not overlap, and end at or before `end`. */
 static bool runs_sound(const struct h5_run *run, int n, uint64_t end)
 {
     uint64_t at = 0;
@@ -153,7 +154,7 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
     uint32_t crc;
     int rc = -1;
 
-    /* No index has 4 GiB of runs. This limit also keeps n within an int. */
+    /* A valid seal never has 4 GiB of runs. This limit also ensures that n fits into an int. */
     if (end > size || len < TAIL_SIZE || len > UINT32_MAX || (len - TAIL_SIZE) % RUN_SIZE != 0)
         return report_h5_damage(path, end, e, "no seal after the HDF5 data");
     seal = xmalloc(len);

@@ -1,6 +1,4 @@
-/*
- * mmidx.c - read and write indexed datasets: full check of a .idx when it is opened, and a writer of both files
- */
+/* mmidx.c - read and write indexed datasets; an index is checked completely when it is opened */
 #include "libcommon/format/mmidx.h"
 
 #include <assert.h>
@@ -23,7 +21,7 @@ struct mmidx {
     struct mapped idx, bin;
     enum mmidx_form form;
     enum mmidx_type type;
-    int item;                           /* bytes of one token */
+    int item;                           /* size of one token in bytes */
     int64_t n, n_doc_entries, tokens;
     /*
      * Offsets of the tables in the .idx. The tables are not aligned, so they are read with get_le32() and
@@ -39,7 +37,7 @@ static const struct { const char *name; int size; } types[] = {
     [MMIDX_I32] = { "i32", 4 }, [MMIDX_I64] = { "i64", 8 }, [MMIDX_U16] = { "u16", 2 },
 };
 
-/* Return the bytes of one token, or 0 if the type code is not valid. */
+/* Return the size of one token in bytes, or 0 if the type code is not valid. */
 static int type_size(enum mmidx_type t)
 {
     return (size_t)t < sizeof types / sizeof *types ? types[t].size : 0;
@@ -71,7 +69,7 @@ static int cut_short(const struct mmidx *m, uint64_t need, struct err *e)
     return -1;
 }
 
-/* Set the type from the code, which was read at byte `at`. */
+/* Set the token type from its code, which was read at byte `at` of the .idx. */
 static int set_mmidx_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
 {
     m->item = code < 256 ? type_size((enum mmidx_type)code) : 0;
@@ -84,7 +82,7 @@ static int set_mmidx_type(struct mmidx *m, uint64_t code, uint64_t at, struct er
     return 0;
 }
 
-/* Read N and D. They are bounded so that sums of table sizes cannot overflow: each entry needs 8 bytes or more. */
+/* Read N and D. They are limited so that sums of table sizes cannot overflow; each entry needs at least 8 bytes. */
 static int read_mmidx_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
 {
     uint64_t n = get_le64(m->idx.p + at_n), d = get_le64(m->idx.p + at_d);
@@ -122,7 +120,7 @@ static int read_mmap_header(struct mmidx *m, struct err *e)
     m->at_place = m->at_len + 4 * n;
     m->at_docs = m->at_place + 8 * n;
     need = m->at_docs + 8 * (uint64_t)m->n_doc_entries;
-    /* Newer writers of mixed text and images append one mode byte per sequence. */
+    /* Newer writers of datasets with text and images append one mode byte per sequence. */
     if (m->idx.size < need)
         return cut_short(m, need, e);
     if (m->idx.size != need && m->idx.size != need + n) {
@@ -175,7 +173,7 @@ static uint64_t len_at(const struct mmidx *m, int64_t seq)
     return m->form == MMIDX_MMAP ? m->at_len + 4 * (uint64_t)seq : m->at_len + 8 * (uint64_t)seq;
 }
 
-/* Return the stored length as unsigned bits, so that a negative length becomes a huge one. */
+/* Return the stored length as an unsigned number, so that a negative length becomes a very large one. */
 static uint64_t raw_len(const struct mmidx *m, int64_t seq)
 {
     const uint8_t *p = m->idx.p + len_at(m, seq);
@@ -184,8 +182,8 @@ static uint64_t raw_len(const struct mmidx *m, int64_t seq)
 }
 
 /*
- * Check that the stored positions are the running sum of the lengths (in bytes, or in elements in the legacy
- * form), and that the sequences fill the .bin exactly. Sets m->tokens.
+ * Check that the stored position of each sequence is the sum of the lengths of all sequences before it. Positions are
+ * in bytes, in the legacy form in elements. Also check that the sequences fill the .bin exactly. Sets m->tokens.
  */
 static int check_sequences(struct mmidx *m, struct err *e)
 {
@@ -204,7 +202,7 @@ static int check_sequences(struct mmidx *m, struct err *e)
                      (long long)i, (long long)raw_len(m, i), INT32_MAX);
             return -1;
         }
-        /* This check also keeps the sums far from overflow. */
+        /* This check also prevents the sums from overflowing. */
         if (raw_len(m, i) > room - (uint64_t)m->tokens) {
             err_data(e, m->idx.path, len_at(m, i), "sequence %lld ends at byte %llu, %s has %llu bytes",
                      (long long)i, (unsigned long long)(((uint64_t)m->tokens + raw_len(m, i)) * (uint64_t)m->item),
@@ -222,8 +220,8 @@ static int check_sequences(struct mmidx *m, struct err *e)
 }
 
 /*
- * Check the document entries. Those of the legacy form are not checked: the reference implementation stored wrong
- * entries when it merged such files, and no program reads them.
+ * Check the document entries. In the legacy form they are not checked: the reference implementation stored wrong
+ * entries when it merged such files, and no program reads the entries.
  */
 static int check_documents(const struct mmidx *m, struct err *e)
 {
@@ -343,13 +341,13 @@ void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, in
 
 enum { BUF_BYTES = 1 << 20 };
 
-/* An output file under its temporary name. */
+/* An output file, which has a temporary name until it is published. */
 struct mmidx_out {
     char *path, *tmp;
     int fd;                             /* -1: not created, or closed */
     uint8_t *buf;
     size_t used;
-    uint64_t done;                      /* bytes already written to the file descriptor */
+    uint64_t done;                      /* number of bytes already written to fd */
 };
 
 struct mmidx_writer {
@@ -357,7 +355,7 @@ struct mmidx_writer {
     char *prefix;
     enum mmidx_form form;
     enum mmidx_type type;
-    int64_t min, max;                   /* valid range of a token */
+    int64_t min, max;                   /* smallest and largest token that the type can store */
     int32_t *len;
     int64_t *doc;
     int64_t n, n_docs, cap, cap_docs;
@@ -396,7 +394,7 @@ static int out_flush(struct mmidx_out *o, struct err *e)
     return 0;
 }
 
-/* Make room for n bytes in the buffer; n must be at most 8. */
+/* Make sure that the buffer has room for n bytes; n must be at most 8. */
 static int out_room(struct mmidx_out *o, size_t n, struct err *e)
 {
     return o->used + n > BUF_BYTES ? out_flush(o, e) : 0;
@@ -509,7 +507,7 @@ void mmidx_end_document(struct mmidx_writer *w)
     w->doc[w->n_docs++] = w->n;
 }
 
-/* Write n bytes; n may exceed the buffer. */
+/* Write n bytes, which may be more than the buffer holds. */
 static int out_bytes(struct mmidx_out *o, const uint8_t *p, size_t n, struct err *e)
 {
     while (n) {
@@ -530,7 +528,7 @@ struct mmidx_appending {
     const struct mmidx *m;
 };
 
-/* Append everything; called through mapped_use(). */
+/* Append all sequences and documents. Called through mapped_use(). */
 static int append_all(void *arg, struct err *e)
 {
     const struct mmidx_appending *a = arg;
@@ -626,8 +624,8 @@ static int put_documents(const struct mmidx_writer *w, struct mmidx_out *o, stru
 }
 
 /*
- * Give both files, which are on disk under temporary names, their final names. The old index is removed first, so
- * that a new .bin is never paired with an old .idx.
+ * Rename both files from their temporary to their final names. They must have been synced to disk. The old index is
+ * removed first, so that a new .bin is never paired with an old .idx.
  */
 static int publish_mmidx_files(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
 {

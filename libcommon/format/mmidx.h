@@ -1,5 +1,5 @@
 /*
- * mmidx.h - Megatron's indexed datasets: token sequences in a .bin, their table in a .idx
+ * mmidx.h - Megatron's indexed datasets: token sequences in a .bin file, and their table in a .idx file
  *
  * PREFIX.bin holds the tokens of all sequences, one sequence after the other, little-endian, without a header.
  * PREFIX.idx has one of two forms, which mmidx_open() distinguishes by the magic:
@@ -11,14 +11,14 @@
  *   18  8  N sequences                       24  8  bytes of an element
  *   26  8  D document entries                32  8  N sequences
  *   34  4N tokens of each sequence           40  8  S sizes (= N: one dimension each)
- *       8N their first bytes in the .bin     48  8  D document entries
+ *       8N offset of each in the .bin     48  8  D document entries
  *       8D sequences where documents start   56     i64 [N+1] first size of a sequence
  *                                                   i64 [N+1] first element of a sequence
  *                                                   i64 [S] sizes, i64 [D] documents
  *
- * Both files are mapped, and mmidx_open() checks the whole table, so that no sequence extends outside the .bin.
- * Nothing is copied, so all processes of one machine share the pages. Call code that reads sequences through
- * mapped_use() (mapped.h), because files may be truncated, or their storage may fail, while they are open.
+ * Both files are mapped, and mmidx_open() checks the whole table, so that no sequence extends outside the .bin. The
+ * files are not copied into memory, so all processes of one machine share their pages. Call code that reads sequences
+ * through mapped_use() (mapped.h), because files may be truncated, or their storage may fail, while they are open.
  *
  * Threads: an open mmidx never changes; any number of threads may read it.
  */
@@ -31,11 +31,11 @@
 
 enum mmidx_form { MMIDX_MMAP, MMIDX_LEGACY };
 
-/* Type codes of the file. Codes 6 and 7 are floating-point types, which tokens never have. */
+/* Type codes in the .idx. Codes 6 and 7 are floating-point types, which are not used for tokens. */
 enum mmidx_type { MMIDX_U8 = 1, MMIDX_I8, MMIDX_I16, MMIDX_I32, MMIDX_I64, MMIDX_U16 = 8 };
 
 const char *mmidx_type_name(enum mmidx_type t);     /* "u16" */
-/* Return the type that every writer chooses for a vocabulary: u16 below 65500 tokens, else i32. */
+/* Return the type that all writers use for a vocabulary of this size: u16 below 65500 tokens, else i32. */
 enum mmidx_type mmidx_type_for(int64_t vocab_size);
 
 struct mmidx;
@@ -47,7 +47,7 @@ struct mmidx;
 MUST_CHECK struct mmidx *mmidx_open(const char *prefix, struct err *e);
 void mmidx_close(struct mmidx *m);                  /* accepts NULL */
 /*
- * Check that both files still have the length they had at mmidx_open(). Fails with ERR_DATA if not; see
+ * Check that both files still have the length that they had at mmidx_open(). Otherwise fails with ERR_DATA; see
  * mapped_check().
  */
 MUST_CHECK int mmidx_check(const struct mmidx *m, struct err *e);
@@ -56,29 +56,29 @@ const char *mmidx_prefix(const struct mmidx *m);
 enum mmidx_form mmidx_form(const struct mmidx *m);
 enum mmidx_type mmidx_type(const struct mmidx *m);
 int64_t mmidx_n(const struct mmidx *m);             /* number of sequences, which Megatron's GPT code calls documents */
-int64_t mmidx_n_docs(const struct mmidx *m);        /* number of documents: D - 1 */
-int64_t mmidx_tokens(const struct mmidx *m);        /* number of tokens of all sequences */
+int64_t mmidx_n_docs(const struct mmidx *m);        /* number of documents, which is D - 1 */
+int64_t mmidx_tokens(const struct mmidx *m);        /* number of tokens in all sequences together */
 int64_t mmidx_len(const struct mmidx *m, int64_t seq);      /* number of tokens of one sequence, up to 2^31 - 1 */
 /* Copy tokens [first, first + n) of a sequence to out. The sequence must have that many tokens (asserted). */
 void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, int64_t *out);
 
 /*
- * Writer for a pair of files. The files grow under temporary names and receive their final names at the commit,
- * the .idx last, so that a reader finds the old pair, no pair, or the new pair. An existing pair is replaced. The
- * .idx equals the one that the reference implementation writes, byte for byte.
+ * A writer for a .bin and its .idx. The files have temporary names while they grow, and get their final names at the
+ * commit, the .idx last. A reader therefore finds the old pair, no pair, or the new pair. An existing pair is replaced.
+ * The .idx is identical, byte for byte, to the one that the reference implementation writes.
  */
 struct mmidx_writer;
 MUST_CHECK struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form form, enum mmidx_type type,
                                              struct err *e);
-/* Append one sequence. Fails with ERR_DATA if the type cannot hold a token, or for 2^31 or more tokens. */
+/* Append one sequence. Fails with ERR_DATA if the type cannot store one of the tokens, or if n is 2^31 or more. */
 MUST_CHECK int mmidx_put(struct mmidx_writer *w, const int32_t *tokens, int64_t n, struct err *e);
-/* End a document: it consists of the sequences added since the last call. */
+/* End a document. It consists of the sequences that were added since the last call. */
 void mmidx_end_document(struct mmidx_writer *w);
-/* Append all sequences and documents of m. Fails with ERR_DATA if its tokens have another type. */
+/* Append all sequences and documents of m. Fails with ERR_DATA if the tokens of m have another type. */
 MUST_CHECK int mmidx_append(struct mmidx_writer *w, const struct mmidx *m, struct err *e);
-int64_t mmidx_written(const struct mmidx_writer *w);        /* bytes of .bin and .idx so far */
+int64_t mmidx_written(const struct mmidx_writer *w);        /* number of bytes of .bin and .idx so far */
 MUST_CHECK int mmidx_commit(struct mmidx_writer *w, struct err *e);
-/* Free the writer, after a commit or without one; accepts NULL. Without a commit the files are removed. */
+/* Free the writer; accepts NULL. If nothing was committed, the temporary files are removed. */
 void mmidx_writer_free(struct mmidx_writer *w);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * npy.c - read and write the headers of NumPy, and map or save the arrays after them
- */
+/* npy.c - read and write headers of NumPy files, and map or save the arrays that follow them */
 #include "libcommon/format/npy.h"
 
 #include <stdio.h>
@@ -13,9 +11,10 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/tensor.h"
 
-enum { FIXED = 10, ALIGN = 64 };                /* bytes of magic, version and u16 length; alignment of the data */
+enum { FIXED = 10, ALIGN = 64 };                /* FIXED: size of magic, version and u16 length in bytes; ALIGN:
+                                                 * alignment of the data */
 
-/* Type strings in NumPy's spelling, such as '<c8'. */
+/* Type strings as NumPy writes them, such as '<c8'. */
 static const char *const descr[DTYPE_N] = {
     [DTYPE_F64] = "<f8", [DTYPE_F32] = "<f4", [DTYPE_F16] = "<f2", [DTYPE_BF16] = "<u2",
     [DTYPE_I64] = "<i8", [DTYPE_I32] = "<i4", [DTYPE_I16] = "<i2", [DTYPE_I8] = "|i1",
@@ -23,7 +22,7 @@ static const char *const descr[DTYPE_N] = {
     [DTYPE_U16] = "<u2", [DTYPE_U32] = "<u4", [DTYPE_U64] = "<u8",
 };
 
-/* Return the type string. Types that NumPy lacks are declared as unsigned numbers of the same size. */
+/* Return the type string of t. Types that NumPy does not have are declared as unsigned integers of the same size. */
 static const char *descr_of(enum dtype t)
 {
     int size = dtype_size(t);
@@ -31,7 +30,7 @@ static const char *descr_of(enum dtype t)
     return descr[t] ? descr[t] : size == 1 ? "|u1" : size == 2 ? "<u2" : "<u4";
 }
 
-/* Append everything before the data, for a type string and a shape. */
+/* Append everything that precedes the data of an array with this type string and shape. */
 static void put_header(struct strbuf *out, const char *type, int ndim, const int64_t *shape)
 {
     struct strbuf dict = {0};
@@ -69,8 +68,8 @@ static int report_npy_error(const struct npy *a, uint64_t at, struct err *e, con
 }
 
 /*
- * Skip blanks and a word. Returns the text after the word, or NULL if the text differs. The dictionary is Python
- * source, but NumPy writes only these words into it.
+ * Skip blanks and then `word`. Returns the text after the word, or NULL if there is another text. The dictionary is
+ * Python source, but NumPy writes only a few fixed words into it.
  */
 static const char *skip_npy_word(const char *p, const char *word)
 {
@@ -79,7 +78,7 @@ static const char *skip_npy_word(const char *p, const char *word)
     return strncmp(p, word, strlen(word)) == 0 ? p + strlen(word) : NULL;
 }
 
-/* Parse "(12,)" or "(12, 2)" at p into a shape of at most `most` dimensions. Returns the text after it, or NULL. */
+/* Parse a shape such as "(12,)" or "(12, 2)" at p, of at most `most` dimensions. Returns the text after it, or NULL. */
 static const char *parse_npy_shape(const char *p, int most, int *ndim, int64_t *shape)
 {
     p = skip_npy_word(p, "(");
@@ -145,7 +144,7 @@ static int parse_npy_file(void *arg, struct err *e)
     if (a->file.size < FIXED || memcmp(p, "\x93NUMPY\1\0", 8) != 0)
         return report_npy_error(a, 0, e, "no NumPy array of format 1.0");
     at = FIXED + get_le16(p + 8);
-    if (at > a->file.size || at % 16)           /* older writers align to 16 */
+    if (at > a->file.size || at % 16)           /* older versions of NumPy align the data to 16 */
         return report_npy_error(a, 8, e, "the header's length is wrong");
     dict = xmalloc(at - FIXED + 1);
     memcpy(dict, p + FIXED, at - FIXED);
@@ -238,7 +237,7 @@ int npy_inspect(const char *path, struct npy_array *a, struct err *e)
                  TENSOR_MAX_DIM, head + FIXED);
         goto out;
     }
-    a->bytes = (uint64_t)shape_bytes(a->ndim, a->shape, a->dtype);     /* UINT64_MAX if there are too many */
+    a->bytes = (uint64_t)shape_bytes(a->ndim, a->shape, a->dtype);     /* UINT64_MAX if there are too many elements */
     if (a->bytes != (uint64_t)st.st_size - a->at)
         err_data(e, path, a->at, "the shape asks for %llu bytes, there are %llu", (unsigned long long)a->bytes,
                  (unsigned long long)((uint64_t)st.st_size - a->at));

@@ -22,7 +22,7 @@
  */
 void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape);
 
-/* Element types of the integer arrays in index caches. */
+/* Element types of the integer arrays that index caches store. */
 enum npy_type { NPY_I32, NPY_U32, NPY_I64 };
 
 struct npy {
@@ -34,26 +34,26 @@ struct npy {
 };
 
 /*
- * Map the file and check its header and length completely. The caller interprets the numbers, and reads data
- * through mapped_use(). Fails with ERR_SYS if the file cannot be opened (e->sys is ENOENT if it does not exist).
- * Fails with ERR_DATA if the type or order is another one, if the header is damaged, or if the file's length
- * differs from what the shape requires.
+ * Map the file, and check its header and length completely. The values of the array are not checked. Read the data
+ * through mapped_use(). Fails with ERR_SYS if the file cannot be opened (e->sys is ENOENT if it does not exist). Fails
+ * with ERR_DATA if the header is damaged, if the type is not one of enum npy_type, if the array is not in C order, or
+ * if the length of the file does not fit the shape.
  */
 MUST_CHECK int npy_open(const char *path, struct npy *a, struct err *e);
 void npy_close(struct npy *a);                      /* accepts a zeroed struct */
-/* An array of any type and number of dimensions: its header, and the location of its elements in the file. */
+/* Describes an array of any type and number of dimensions: its header, and the location of its elements in the file. */
 struct npy_array {
-    enum dtype dtype;                   /* '<u2' is reported as bf16, the form in which npy_header() writes bf16 */
+    enum dtype dtype;                   /* '<u2' is reported as bf16, because npy_header() declares bf16 as '<u2' */
     int ndim;                           /* 0 .. TENSOR_MAX_DIM */
     int64_t shape[TENSOR_MAX_DIM];
     uint64_t at, bytes;
 };
 /*
- * Read the header only. Fails with ERR_SYS, or with ERR_DATA if the file is not a .npy in C order or its length
- * differs from what the shape requires.
+ * Read only the header. Fails with ERR_SYS if the file cannot be read. Fails with ERR_DATA if it is not a .npy file in
+ * C order, or if its length does not fit the shape.
  */
 MUST_CHECK int npy_inspect(const char *path, struct npy_array *a, struct err *e);
-/* Write `path` in the form that numpy.save() writes. Readers see the old file or the new one. */
+/* Write `path` in the same form as numpy.save(). Readers see either the old file or the new one. */
 MUST_CHECK int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shape, const void *data,
                         struct err *e);
 

@@ -1,9 +1,9 @@
 /*
  * pt.c - open a .pt file
  *
- * The steps: read the zip directory, check the rules of an archive (prefix, version, byte order), register the
- * storages as records, parse data.pkl, and check each storage reference and each view against the records. After
- * that no tensor can refer to bytes outside its storage.
+ * pt_open() reads the zip directory, checks the rules for the entries (prefix, version, byte order), adds the storages
+ * to the table of records, parses data.pkl, and checks each reference to a storage and each view of a storage. After
+ * these checks, no tensor refers to bytes outside its storage.
  */
 #include "libcommon/format/pt.h"
 
@@ -19,18 +19,19 @@
 #include "libcommon/format/pt_kind.h"
 #include "libcommon/format/zip_bytes.h"
 
-/* The records other than tensors (version, byteorder, code of extensions) are small. */
+/* Maximum size of the records that are not tensors (version, byteorder, code of extensions), which are all small. */
 #define MAX_SMALL_RECORD ((uint64_t)1 << 20)
 
-/* Limit for all files together. A checkpoint of BLOOM-176B has about 10,000 records. */
+/* Maximum number of records in all files together. A checkpoint of BLOOM-176B has about 10,000 records. */
 enum { MAX_RECORDS = 4 << 20 };
 
-/* Location of an entry's uncompressed bytes, and the type that the pickle gives it. */
+/* Location of an entry's uncompressed bytes, and the element type that the pickle declares for it. */
 struct pt_place {
     int file;
     uint64_t at;
-    int record;                         /* number of a storage's record in struct files, else -1 */
-    bool typed;                         /* a typed reference names this storage: dtype is set */
+    int record;                         /* number of the storage's record in struct files; -1 for an entry that is
+                                         * not a storage */
+    bool typed;                         /* dtype is set, because a typed reference in the pickle names this storage */
     enum dtype dtype;
 };
 
@@ -40,9 +41,9 @@ struct pt {
     struct zip *zip;
     struct pk_tree tree;
     char *prefix;
-    struct pt_place *place;             /* one for each zip entry */
-    int *storage, n_storages;           /* record numbers */
-    bool new_tree;                      /* the tree is not the one of the file */
+    struct pt_place *place;             /* [number of zip entries]: location of each entry */
+    int *storage, n_storages;           /* record numbers of the storages */
+    bool new_tree;                      /* the tree was replaced, so it is not the one in the file */
 };
 
 struct pt_opener {
@@ -63,7 +64,7 @@ static int entry_index(const struct pt *pt, const struct zip_entry *x)
     return (int)(x - zip_entry(pt->zip, 0));
 }
 
-/* Return the entry of record `name` ("data/3"), or NULL. */
+/* Return the zip entry of the record `name` ("data/3"), or NULL if there is none. */
 static const struct zip_entry *find_pt_record(const struct pt *pt, const char *name)
 {
     char *full = str_fmt("%s/%s", pt->prefix, name);
@@ -73,7 +74,7 @@ static const struct zip_entry *find_pt_record(const struct pt *pt, const char *n
     return x;
 }
 
-/* Return the name of a record without the prefix: "data/3" of "prefix/data/3". */
+/* Return the name of a record without the prefix of the file: for "prefix/data/3" it is "data/3". */
 static const char *pt_record_name(const struct pt *pt, const struct zip_entry *x)
 {
     return x->name + strlen(pt->prefix) + 1;
@@ -89,8 +90,8 @@ static bool is_storage(const char *name)
 /* ---- records ---- */
 
 /*
- * Determine the location of every record. Compressed records are decompressed into a spool file in one pass;
- * stored records remain in place.
+ * Determine the location of every record. Compressed records are decompressed into a spool file in one pass; stored
+ * records remain where they are.
  */
 static int place_records(struct pt_opener *o)
 {
@@ -127,7 +128,8 @@ static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t foun
 }
 
 /*
- * Returns true if the file stores a CRC for the entry. torch can be configured to store none; all of them are 0 then.
+ * Returns true if the file stores a CRC for the entry. torch can be configured to store no CRCs; all of them are then
+ * 0.
  */
 static bool has_crc(const struct zip_entry *x)
 {
@@ -135,8 +137,7 @@ static bool has_crc(const struct zip_entry *x)
 }
 
 /*
- * Read a whole record and check its CRC. Returns malloc'd memory with an additional NUL at the end, or NULL on
- * failure.
+ * Read a whole record and check its CRC. Returns malloc'd memory in which a NUL follows the record, or NULL on failure.
  */
 static char *read_record(struct pt_opener *o, const struct zip_entry *x, uint64_t max)
 {
@@ -164,7 +165,7 @@ fail:
     return NULL;
 }
 
-/* ---- the rules of an archive ---- */
+/* ---- the rules for the entries of a .pt file ---- */
 
 static int check_prefix(struct pt_opener *o)
 {
@@ -191,8 +192,8 @@ static int check_prefix(struct pt_opener *o)
 }
 
 /*
- * Return the text of a small record without its final newline. Returns NULL if there is no such record, or if it
- * cannot be read, which also sets *e.
+ * Return the text of a small record without its final newline. Returns NULL if there is no such record. Also returns
+ * NULL, with *e set, if the record cannot be read.
  */
 static char *read_word(struct pt_opener *o, const char *name)
 {
@@ -242,7 +243,10 @@ static int check_byteorder(struct pt_opener *o)
     return rc;
 }
 
-/* Register storages and other large entries as records. Other small records are read once here to check their CRC. */
+/*
+ * Add storages and other large entries to the table of records. Other small entries are read once here to check their
+ * CRC.
+ */
 static int add_records(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
@@ -296,8 +300,8 @@ static int read_pickle(struct pt_opener *o)
 /* ---- storages and views ---- */
 
 /*
- * Return the offset in the file of the byte from which a node was parsed, or its offset in the pickle if the
- * pickle is compressed.
+ * Return the offset in the file of the byte from which node v was parsed. If the pickle is compressed, return its
+ * offset in the pickle.
  */
 static uint64_t file_byte(const struct pt *pt, const struct pk *v)
 {
@@ -306,15 +310,15 @@ static uint64_t file_byte(const struct pt *pt, const struct pk *v)
     return x->method == 0 ? x->at + v->at : v->at;
 }
 
-/* The contents of a storage reference such as ('storage', torch.FloatStorage, '3', 'cpu', 64). */
+/* The contents of a reference to a storage, such as ('storage', torch.FloatStorage, '3', 'cpu', 64). */
 struct persid {
     const struct zip_entry *entry;
     enum dtype dtype;
-    bool raw;                           /* an UntypedStorage, whose elements are bytes */
+    bool raw;                           /* the storage is an UntypedStorage, whose elements are bytes */
     int64_t n;                          /* number of elements */
 };
 
-/* Parse a storage reference. Returns -1 if the tuple has another form or its record is missing. */
+/* Parse a reference to a storage. Returns -1 if v has another form, or if the record of the storage is missing. */
 static int read_persid(const struct pt *pt, const struct pk *v, struct persid *s, struct err *e)
 {
     const struct pk *id = v->args;
@@ -363,7 +367,7 @@ static int check_persid(struct pt_opener *o, const struct pk *v)
     return 0;
 }
 
-/* Parse sizes or strides. Returns false unless they are at most PT_MAX_DIM numbers >= 0. */
+/* Parse sizes or strides. Returns false unless v is a sequence of at most PT_MAX_DIM numbers >= 0. */
 static bool read_dims(const struct pk *v, int *n, int64_t *out)
 {
     uint32_t count;
@@ -381,8 +385,8 @@ static bool read_dims(const struct pk *v, int *n, int64_t *out)
 }
 
 /*
- * Compute the number of elements of the view and whether it is contiguous. *reach becomes the last storage element
- * it uses, plus one. Returns false on overflow.
+ * Compute the number of elements of the view, and whether it is contiguous. *reach is set to the index of the last
+ * storage element that the view uses, plus one. Returns false on overflow.
  */
 static bool measure_tensor_view(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
 {
@@ -418,7 +422,7 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
     return -1;
 }
 
-/* Fill *t from v, which must be a call without flaw (see pt_kind_flaw()). */
+/* Fill *t from v, which must be a call for which pt_kind_flaw() returns NULL. */
 static int read_pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
     const struct pt_call c = pt_kind_call(v);
@@ -455,7 +459,10 @@ odd:
     return -1;
 }
 
-/* Returns true if v is a call that can be read: a view of a storage with exactly the stored values. */
+/*
+ * Returns true if v is a call that describes a view of a storage, and the values of the view are simply those in the
+ * storage.
+ */
 static bool is_tensor_call(const struct pk *v)
 {
     const struct pt_call c = pt_kind_call(v);
@@ -468,7 +475,9 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
     struct err e = {0};
 
     v = pt_kind_unwrap(v);
-    /* All calls of this file were checked at open. A node of another file fails here. */
+    /*
+     * All calls in this file were checked when it was opened. For a node of another file, read_pt_tensor() fails here.
+     */
     return is_tensor_call(v) && read_pt_tensor(pt, v, t, &e) == 0;
 }
 
@@ -583,8 +592,9 @@ static bool in_list(const char *const *list, const char *word, size_t n)
 }
 
 /*
- * Returns true if loading an opaque node in Python would only create a plain object of the training stack, which
- * these files exist to hold. A function, and any class from elsewhere, could do anything.
+ * Returns true if Python would only create a plain object of the training software when it loads this opaque node.
+ * Checkpoints are expected to contain such objects. Loading a function, or a class of any other module, could do
+ * anything.
  */
 static bool is_plain_class(const struct pk *v)
 {
@@ -603,7 +613,7 @@ bool pt_refuses_class(const struct pk *v)
     return v->opaque && !is_plain_class(v);
 }
 
-/* Report classes of opaque nodes. base: offset of the pickle in the file. */
+/* Report the classes of opaque nodes. `base` is the offset of the pickle in the file. */
 static void check_opaque_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {
     for (uint32_t i = 0; i < tree->n_opaque; i++) {
@@ -634,7 +644,7 @@ void pt_check_unread(const struct pt *pt, const char *file_name, struct report *
         const struct pk *v = pt->tree.act[i];
         struct strbuf what = {0};
 
-        /* For other values pt_check_classes() already reports the class. */
+        /* If v is any other value, pt_check_classes() has already reported its class. */
         if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
             pt_unread(pt, v, &what))
             report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);

@@ -1,6 +1,4 @@
-/*
- * pt_kind.c - classify tensors in pickles by the functions that make them (torch/_utils.py, torch/_tensor.py)
- */
+/* pt_kind.c - classify tensors in pickles by the functions that rebuild them (torch/_utils.py, torch/_tensor.py) */
 #include "libcommon/format/pt_kind.h"
 
 #include <string.h>
@@ -13,7 +11,10 @@ static bool is_call(const struct pk *v, const char *module, const char *name)
     return v && v->type == PK_CALL && pk_is_class(v, module, name);
 }
 
-/* Return the global that names the function or class of an object, or NULL. */
+/*
+ * Return the global that v calls, or that is the class of object v. Returns NULL if v is neither a call nor an object,
+ * or if its function is not a global.
+ */
 static const struct pk *global_of(const struct pk *v)
 {
     const struct pk *g = v && (v->type == PK_CALL || v->type == PK_OBJ) ? v->fn : NULL;
@@ -46,7 +47,10 @@ struct pt_call pt_kind_call(const struct pk *v)
     return (struct pt_call){ NULL, 0, 0 };
 }
 
-/* Return the flaw that the metadata causes, or NULL. torch writes {"conj": True} and {"neg": True}. */
+/*
+ * Return the flaw that the metadata of a tensor causes, or NULL if there is none. torch writes {"conj": True} and
+ * {"neg": True}.
+ */
 static const char *flaw_of_metadata(const struct pk *m)
 {
     if (pk_is_none(m) || (m->type == PK_DICT && m->n == 0))
@@ -75,8 +79,8 @@ static bool is_dtensor_class(const struct pk *g)
 }
 
 /*
- * Returns true for _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (class, dtype, size, ...),
- * attributes).
+ * Returns true if v is a pickled DTensor: the call _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (class,
+ * dtype, size, ...), attributes).
  */
 static bool is_dtensor(const struct pk *v)
 {
@@ -85,8 +89,8 @@ static bool is_dtensor(const struct pk *v)
 }
 
 /*
- * Return an attribute from the state of an object, or NULL. The state is a dict, or a pair of dicts for an object
- * with slots. An object may be passed instead of its state.
+ * Return an attribute from the state of an object, or NULL if there is none. The state is a dict; an object with slots
+ * has a pair of dicts. The object itself may be passed instead of its state.
  */
 static const struct pk *attribute(const struct pk *state, const char *key)
 {
@@ -103,8 +107,8 @@ static const struct pk *attribute(const struct pk *state, const char *key)
 }
 
 /*
- * Returns true if every placement is Shard or Replicate. With a Partial placement a rank holds only one summand,
- * in the shape of the whole tensor.
+ * Returns true if every placement of a DTensor is Shard or Replicate. If a placement is Partial, a rank has only one
+ * summand of the values, in the shape of the whole tensor.
  */
 static bool has_no_partial(const struct pk *spec)
 {
@@ -136,7 +140,7 @@ static const struct pk *local_of(const struct pk *v)
     return attribute(arg(v, 3), "_local_tensor");
 }
 
-/* Return the local tensor of a DTensor if it is the whole tensor, else NULL. */
+/* Return the local tensor of DTensor v if it holds all values of the whole tensor, else NULL. */
 static const struct pk *whole_dtensor(const struct pk *v)
 {
     const struct pk *local = local_of(v);
@@ -150,7 +154,7 @@ static const struct pk *whole_dtensor(const struct pk *v)
 
 /* ---- wrappers ---- */
 
-/* Return the type of a call's tensor, or DTYPE_N if it is unknown. */
+/* Return the dtype of the tensor that the call makes, or DTYPE_N if it is unknown. */
 static enum dtype pt_call_dtype(const struct pt_call *c)
 {
     const struct pk *storage = c->args && c->args->n ? c->args->item[0] : NULL;
@@ -164,8 +168,8 @@ static enum dtype pt_call_dtype(const struct pt_call *c)
 }
 
 /*
- * Parse _rebuild_device_tensor_from_cpu_tensor(tensor, dtype, device, requires_grad). Returns the tensor if it has
- * that dtype, else NULL.
+ * Parse a call _rebuild_device_tensor_from_cpu_tensor(tensor, dtype, device, requires_grad). Returns `tensor` if it has
+ * the dtype `dtype`, else NULL.
  */
 static const struct pk *from_cpu_tensor(const struct pk *v)
 {
@@ -190,9 +194,9 @@ const struct pk *pt_kind_unwrap(const struct pk *v)
     return in ? in : v;
 }
 
-/* ---- tensors that are not read ---- */
+/* ---- tensors that cannot be read ---- */
 
-/* Functions of torch._utils that make something other than a view of one storage. */
+/* Functions of torch._utils that make a tensor which is not a view of one storage. */
 static const struct { const char *name, *what; } makers[] = {
     { "_rebuild_sparse_tensor", "a sparse tensor: save it after .to_dense()" },
     { "_rebuild_sparse_csr_tensor", "a sparse tensor: save it after .to_dense()" },
@@ -214,7 +218,7 @@ static void add_size(struct strbuf *sb, const struct pk *size)
         strbuf_addf(sb, "[?]");
 }
 
-/* Append a description such as "one rank's part [2, 4] of a DTensor [4, 4]: ...". */
+/* Append a description of a DTensor, such as "one rank's part [2, 4] of a DTensor [4, 4]: ...". */
 static void name_dtensor(const struct pk *v, struct strbuf *what)
 {
     const struct pk *local = local_of(v);
@@ -265,10 +269,7 @@ static bool name_of_call(const struct pk *v, struct strbuf *what)
 
 enum { HOLDS_VISITS = 1 << 16, HOLDS_DEPTH = 100 };
 
-/*
- * Returns true if v contains a storage at any depth. Also returns true for a tree that is too large to search
- * completely.
- */
+/* Returns true if v contains a storage at any depth, or if v is too large to be searched completely. */
 static bool holds_storage(const struct pk *v, int depth, int *left)
 {
     uint32_t n;

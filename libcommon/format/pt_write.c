@@ -1,8 +1,8 @@
 /*
  * pt_write.c - write a .pt file
  *
- * A tree and the sizes of its storages determine every byte except the payloads and their CRCs. The records are
- * in torch's order: data.pkl, data/0 .., version.
+ * The tree and the sizes of its storages determine every byte of the file except the contents of the storages and their
+ * CRCs. The records are in torch's order: data.pkl, data/0 .., version.
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
@@ -17,7 +17,7 @@ static const char version[] = "3\n";
 
 /* ---- tensors of a tree that is to be written ---- */
 
-/* Return an empty OrderedDict, which is torch's value for no backward hooks. */
+/* Return an empty OrderedDict, by which torch represents that there are no backward hooks. */
 static struct pk *no_hooks(struct arena *a)
 {
     return pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
@@ -27,13 +27,14 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 {
     struct pk *id = pk_tuple(a), *ref = pk_call(a, NULL, id), *args = pk_tuple(a);
     struct pk *size = pk_tuple(a), *stride = pk_tuple(a);
-    /* NULL: the storage has bytes, and the tensor has the type */
+    /* NULL: torch stores this dtype in a storage of bytes, and the tensor declares the dtype */
     const char *typed = pickle_storage_class(t->dtype);
     int64_t step[PT_MAX_DIM], row = 1;
 
     for (int i = t->ndim - 1; i >= 0; i--) {
         step[i] = row;
-        row *= t->shape[i] ? t->shape[i] : 1;         /* as torch does: an empty tensor keeps its strides */
+        row *= t->shape[i] ? t->shape[i] : 1;         /* as in torch: the length 0 of an empty tensor does not change
+                                                       * its strides */
     }
     for (int i = 0; i < t->ndim; i++) {
         pk_add(a, size, pk_int(a, t->shape[i]));
@@ -57,8 +58,8 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 }
 
 /*
- * Return the address of the name of a tensor's storage. A PK_BYTES value in place of the name is the contents of
- * the storage itself.
+ * Return the address of the pointer to the name of the tensor's storage. If a PK_BYTES value is in place of the name,
+ * it holds the contents of the storage.
  */
 static struct pk **storage_name(const struct pk *tensor)
 {
@@ -90,7 +91,7 @@ struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *el
     return v;
 }
 
-/* Return the bytes of a tensor made by pt_new_filled(), or NULL if v is not one. */
+/* If v is a tensor made by pt_new_filled(), return its bytes; otherwise return NULL. */
 static const struct pk *filled_with(const struct pk *v)
 {
     const struct pk *id;
@@ -177,7 +178,10 @@ void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc)
     im->record[1 + storage].crc = crc;
 }
 
-/* Return the container's runs, with the payloads of data.pkl and version after their headers. */
+/*
+ * Return the runs of bytes that surround the storages. The contents of the records data.pkl and version are included,
+ * after their headers.
+ */
 int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
 {
     const struct zip_run *header;
@@ -198,9 +202,9 @@ int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
 
 /* ---- a whole small file in memory ---- */
 
-/* One tensor of the new file. It fills a storage of its own. */
+/* One tensor of the new file. It is the only tensor in its storage. */
 struct packed {
-    const struct pk *filled;            /* the elements; NULL: they are read from `from` */
+    const struct pk *filled;            /* the elements of the tensor; NULL: they are read from `from` */
     struct pt_tensor from;
     uint64_t bytes;
 };
@@ -210,7 +214,7 @@ struct builder {
     struct arena *arena;
     struct packed *tensor;
     int n, cap;
-    const struct pk *stray;             /* a storage reference outside any tensor that can be read */
+    const struct pk *stray;             /* a reference to a storage that is not part of a readable tensor */
 };
 
 static struct packed *add_packed(struct builder *b)
@@ -232,8 +236,8 @@ static struct pk *pack_filled(struct builder *b, const struct pk *v, const struc
 }
 
 /*
- * Called for every node while the tree is copied. Returns the replacement: a contiguous tensor for a view of the
- * old file. Returns NULL to copy the node unchanged.
+ * Called for every node while the tree is copied. If v is a view of the old file, returns a contiguous tensor that
+ * replaces it. Otherwise returns NULL, and the node is copied unchanged.
  */
 static struct pk *pack_tensor_node(void *ctx, const struct pk *v)
 {
@@ -246,7 +250,9 @@ static struct pk *pack_tensor_node(void *ctx, const struct pk *v)
         return pack_filled(b, v, filled);
     if (v->type == PK_PERSID)
         b->stray = v;
-    /* A Parameter is copied unchanged. The tensor inside it is replaced when the copy reaches it. */
+    /*
+     * The node of a Parameter is copied unchanged. The tensor inside it is replaced when the copy reaches that tensor.
+     */
     if (v->type != PK_CALL || pk_is_class(v, "torch._utils", "_rebuild_parameter") ||
         pk_is_class(v, "torch._utils", "_rebuild_parameter_with_state") || !b->pt || !pt_tensor(b->pt, v, &t))
         return NULL;
@@ -258,7 +264,7 @@ static struct pk *pack_tensor_node(void *ctx, const struct pk *v)
                                                      .requires_grad = t.requires_grad });
 }
 
-/* Copy a view with any strides in row-major order. The index counts like an odometer. */
+/* Copy a view with any strides in row-major order. index[] counts through all elements, the last dimension fastest. */
 static void gather_tensor_view(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
 {
     size_t size = (size_t)dtype_size(t->dtype);
@@ -283,7 +289,7 @@ static void gather_tensor_view(const struct pt_tensor *t, const uint8_t *storage
     }
 }
 
-/* Read a storage's bytes and check their CRC. Returns malloc'd memory, or NULL on failure. */
+/* Read the bytes of a storage, and check their CRC. Returns malloc'd memory, or NULL on failure. */
 static uint8_t *read_storage(struct files *f, int record, struct err *e)
 {
     const struct record *r = files_record(f, record);
@@ -318,7 +324,8 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
             pt_image_set_crc(im, i, crc_bytes(0, at, t->bytes));
             continue;
         }
-        if (t->from.record != loaded) {         /* views of one storage often follow each other */
+        if (t->from.record != loaded) {         /* views of the same storage often follow each other, so the last
+                                                 * storage is kept */
             free(storage);
             storage = read_storage(f, loaded = t->from.record, e);
             if (!storage)
@@ -331,7 +338,7 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
     return 0;
 }
 
-/* Limit of pt_build(). A caller with more data uses a plan and an executor. */
+/* Maximum size of a file that pt_build() makes. A caller with more data uses a plan and an executor. */
 #define MAX_BUILD ((uint64_t)1 << 30)
 
 static int check_packed_sizes(const struct builder *b, struct files *f, struct err *e)
@@ -348,7 +355,7 @@ static int check_packed_sizes(const struct builder *b, struct files *f, struct e
 
         if (!r)
             continue;
-        /* With strides of 0, a view of a few bytes can have the size of a huge tensor. */
+        /* If strides are 0, a view of a few bytes can have the size of a huge tensor. */
         if (b->tensor[i].from.n_elems > (int64_t)MAX_BUILD || r->len > MAX_BUILD ||
             (total += b->tensor[i].bytes) > MAX_BUILD) {
             err_data(e, files_name(f, r->file), r->at, "tensors of more than %llu bytes in a file that should be small",

@@ -1,9 +1,9 @@
 /*
  * safetensors.c - read the header of a .safetensors file
  *
- * The JSON is parsed here instead of by a library for three reasons: its numbers are unsigned 64-bit, an error
- * message should give the byte offset, and a header of 100 MB must not become a tree of 2 GB. The checks run in
- * this order: the length before any allocation, UTF-8, JSON, then every tensor in the order of its offset.
+ * The JSON is parsed here, and not by a library, for three reasons: its numbers are unsigned 64-bit, error messages
+ * should give the byte offset, and a header of 100 MB must not become a tree of 2 GB. The checks run in this order: the
+ * length of the header (before memory is allocated), UTF-8, JSON, and then the tensors in the order of their offsets.
  */
 #include "libcommon/format/safetensors.h"
 
@@ -37,10 +37,10 @@ struct meta {
 
 struct safetensors_entry {
     struct safetensors_tensor pub;
-    int64_t *shape;                     /* same array as pub.shape, writable */
-    uint64_t begin, end;                /* offsets in the data as the header gives them */
-    uint64_t entry_at;                      /* offset in the header where the entry begins, for messages */
-    int bits;                           /* bits of one element */
+    int64_t *shape;                     /* the same array as pub.shape, but writable */
+    uint64_t begin, end;                /* offsets in the data, as the header states them */
+    uint64_t entry_at;                      /* offset of the tensor's entry in the header, for messages */
+    int bits;                           /* size of one element in bits */
 };
 
 struct safetensors {
@@ -80,7 +80,7 @@ static void skip_blanks(struct scan *s)
         s->at++;
 }
 
-/* Skip blanks and the character c. Fails if another character follows. */
+/* Skip blanks and then the character c. Fails if the next character after the blanks is another one. */
 static int expect_header_char(struct scan *s, char c)
 {
     char what[] = "header: expected ' '";
@@ -94,7 +94,10 @@ static int expect_header_char(struct scan *s, char c)
     return report_header_error(s, s->at, what);
 }
 
-/* Continue after an item of an object or array. Returns 1 if another item follows, 0 after `close`, or -1. */
+/*
+ * Continue after an item of an object or array. Returns 1 if another item follows, 0 if `close` ends the object or
+ * array, or -1 on failure.
+ */
 static int more(struct scan *s, char close)
 {
     skip_blanks(s);
@@ -105,7 +108,7 @@ static int more(struct scan *s, char close)
     return expect_header_char(s, close);
 }
 
-/* Returns true if the object or array just opened is empty, and then also skips its end. */
+/* An object or array has just been opened. If it is empty, skip its closing bracket and return true. */
 static bool ends_at_once(struct scan *s, char close)
 {
     skip_blanks(s);
@@ -131,7 +134,7 @@ static int parse_header_hex4(const struct scan *s, uint64_t at, uint32_t *v)
     return 0;
 }
 
-/* Decode the escape after a backslash and append it to *to as UTF-8. */
+/* Decode the escape sequence after a backslash, and append the character to *to as UTF-8. */
 static int unescape(struct scan *s, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
@@ -159,8 +162,8 @@ static int unescape(struct scan *s, char **to)
 }
 
 /*
- * Parse a string and return it unescaped in the arena. Returns NULL if the arena is full or there is no valid
- * string.
+ * Parse a string, and return its unescaped text in the arena. Returns NULL if the string is not valid or the arena is
+ * full.
  */
 static const char *string(struct scan *s)
 {
@@ -176,7 +179,7 @@ static const char *string(struct scan *s)
         report_header_error(s, begin, "header: a string without an end");
         return NULL;
     }
-    /* No escape is shorter than the text it encodes. */
+    /* An escape sequence is never shorter than the character that it stands for, so this is enough room. */
     text = to = arena_alloc(s->st->arena, end - begin + 1);
     if (!text) {
         report_header_error(s, begin, "header: too large");
@@ -214,7 +217,7 @@ static int parse_header_number(struct scan *s, uint64_t *v)
     return 0;
 }
 
-/* Skip a number or word whose value is not used. */
+/* Skip a number or a word; its value is not used. */
 static int skip_scalar(struct scan *s)
 {
     static const char *const words[] = { "null", "true", "false" };
@@ -276,7 +279,7 @@ static int read_meta(struct scan *s)
             return report_header_error(s, s->at, "header: too large");
         if (!(m->key = string(s)) || expect_header_char(s, ':') < 0 || !(m->value = string(s)))
             return -1;
-        /* safetensors_meta() searches from the front, so the last of a repeated key applies */
+        /* safetensors_meta() searches this list from the front, so the last value of a repeated key is found */
         m->next = s->st->meta;
         s->st->meta = m;
     } while ((rc = more(s, '}')) > 0);
@@ -421,7 +424,7 @@ static int bad_tensor(const struct scan *s, const struct safetensors_entry *t, c
     return -1;
 }
 
-/* Compute the number of bytes of all elements. */
+/* Compute the size of a tensor in bytes. */
 static int count_entry_bytes(const struct scan *s, const struct safetensors_entry *t, uint64_t *len)
 {
     const int64_t n = shape_count(t->pub.ndim, t->pub.shape);
@@ -438,8 +441,9 @@ static int count_entry_bytes(const struct scan *s, const struct safetensors_entr
 }
 
 /*
- * Count the last dimension of types of less than 8 bits in bytes, as torch does for F4: two numbers of F4 are one byte,
- * four of F6 three. A row that fills no whole bytes, or that does not exist, makes the type DTYPE_N.
+ * For types of less than 8 bits, convert the length of the last dimension to bytes, as torch counts it for F4: two F4
+ * numbers are one byte, four F6 numbers are three bytes. If the numbers of a row do not fill whole bytes, or there is
+ * no dimension, the type is set to DTYPE_N.
  */
 static void count_packed_bytes(struct safetensors_entry *t)
 {
@@ -478,7 +482,7 @@ static int check_places(struct scan *s, uint64_t file_size)
         t->pub.len = len;
         at = t->end;
     }
-    /* This comparison cannot overflow: check_header_length() ensured that data <= file_size. */
+    /* The subtraction cannot overflow, because check_header_length() has ensured that data <= file_size. */
     if (at == file_size - data)
         return 0;
     err_data(s->e, s->path, data, "the tensors need %llu bytes, the file has %llu: %s", (unsigned long long)at,
@@ -541,8 +545,8 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
     st = xcalloc(1, sizeof *st);
     st->header_bytes = n;
     /*
-     * A string is never longer than its text in the header, and tables are not much longer than the text that they
-     * describe.
+     * A string is never longer than its text in the header, and the tables are not much larger than the text that
+     * describes them.
      */
     st->arena = arena_new(16 * n + (1 << 16));
     text = xmalloc(n + 1);

@@ -1,6 +1,4 @@
-/*
- * safetensors_write.c - write everything of a .safetensors file except the data
- */
+/* safetensors_write.c - write all parts of a .safetensors file except the data */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +7,9 @@
 
 enum { LENGTH_BYTES = 8, ALIGN = 8 };
 
-/* The order of the reference implementation. Tensors of the last types come first in a file. */
+/*
+ * The types in the order of the reference implementation. In a file, tensors are sorted by type in the opposite order.
+ */
 static const struct { enum dtype dtype; const char *name; } types[] = {
     { DTYPE_BOOL, "BOOL" }, { DTYPE_F4X2, "F4" }, { DTYPE_F6_E2M3X4, "F6_E2M3" }, { DTYPE_F6_E3M2X4, "F6_E3M2" },
     { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" },
@@ -20,7 +20,7 @@ static const struct { enum dtype dtype; const char *name; } types[] = {
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* Return the index in types[], or N_TYPES if the format lacks the type. */
+/* Return the index of the dtype in types[], or N_TYPES if the format does not have it. */
 static int type_number(enum dtype dtype)
 {
     int i = 0;
@@ -35,7 +35,7 @@ bool safetensors_has(enum dtype t)
     return type_number(t) < N_TYPES;
 }
 
-/* Order by type, then by the bytes of the name. */
+/* Sort by type, then by the bytes of the name. */
 static int compare_safetensors_out(const void *a, const void *b)
 {
     const struct safetensors_out *x = a, *y = b;
@@ -44,7 +44,7 @@ static int compare_safetensors_out(const void *a, const void *b)
     return d ? d : strcmp(x->name, y->name);
 }
 
-/* Append a JSON string with the escapes that the reference's writer uses. */
+/* Append a JSON string with the escape sequences that the reference implementation writes. */
 static void append_safetensors_string(struct strbuf *sb, const char *s)
 {
     static const char plain[] = "\b\f\n\r\t", letter[] = "bfnrt";
@@ -65,13 +65,16 @@ static void append_safetensors_string(struct strbuf *sb, const char *s)
     strbuf_add(sb, "\"", 1);
 }
 
-/* Return the numbers of the last dimension, which F4 (two per byte) and F6 (four in three bytes) count in bytes. */
+/*
+ * Return how many numbers the last dimension has if it is `bytes` long. Two F4 numbers take one byte, four F6 numbers
+ * take three bytes; for all other types, the length is not changed.
+ */
 static long long packed_numbers(enum dtype dtype, int64_t bytes)
 {
     return dtype == DTYPE_F4X2 ? 2 * bytes : dtype_is_in_torch(dtype) ? bytes : bytes / 3 * 4;
 }
 
-/* Return true if the format has the type, and numbers of less than 8 bits fill whole bytes. */
+/* Returns true if the format has the type of t, and, for types of less than 8 bits, if the numbers fill whole bytes. */
 static bool has_type(const struct safetensors_out *t)
 {
     const bool six = !dtype_is_in_torch(t->dtype);

@@ -1,8 +1,9 @@
 /*
  * stream.c - read plain files with read(), gzip with zlib, and the other formats with libarchive
  *
- * libarchive's gzip reader checks neither length nor CRC, so gzip uses zlib. The other filters of libarchive
- * read from the buffer in which the format was detected, because standard input cannot be read twice.
+ * gzip is read with zlib, because libarchive's gzip reader checks neither the length nor the CRC. The filters of
+ * libarchive get their input from the buffer in which the format was detected, because standard input cannot be read
+ * twice.
  */
 #include "libcommon/format/stream.h"
 
@@ -24,30 +25,31 @@ struct packing {
     const char *name;
     size_t at, n;                       /* offset and length of the magic */
     const char *magic;
-    int (*filter)(struct archive *);    /* NULL: zlib */
-    const char *refused;                /* program that decompresses a refused format; NULL: supported here */
+    int (*filter)(struct archive *);    /* the filter of libarchive; NULL: zlib is used */
+    const char *refused;                /* name of a program that decompresses the format, which is refused here;
+                                         * NULL: the format is supported */
 };
 
 struct stream {
-    const char *path;                   /* name in messages */
+    const char *path;                   /* name of the file in messages */
     char *copy;
     int fd;
     bool (*stopped)(void);
-    const struct packing *packing;      /* NULL: none */
+    const struct packing *packing;      /* NULL: the file is not compressed */
     uint8_t *in;                        /* [BUFFER], bytes of the file */
-    size_t at, len;                     /* the unused bytes are in[at..len) */
+    size_t at, len;                     /* in[at..len) has not been used yet */
     bool file_end, ended;
     uint64_t taken;
-    /* error of the current call, for libarchive's callbacks, which have no other access to it */
+    /* error of the current call; libarchive's callbacks cannot get it as an argument */
     struct err *e;
     z_stream z;
-    bool z_open, z_between;             /* z_between: a member has ended and the next one has not begun */
+    bool z_open, z_between;             /* z_between: one gzip member has ended, and the next one has not begun */
     struct archive *a;
 };
 
 /* ---- the file ---- */
 
-/* Read more bytes to the end of in[0..len). Returns 1, 0 at the end of the file, or -1 on failure. */
+/* Read more bytes and append them to in[0..len). Returns 1, 0 at the end of the file, or -1 on failure. */
 static int read_stream_input(struct stream *s, struct err *e)
 {
     ssize_t n;
@@ -69,7 +71,10 @@ static int read_stream_input(struct stream *s, struct err *e)
     return n > 0;
 }
 
-/* Refill in[] once all of it is used. Returns 1 if there are bytes, 0 at the end of the file, or -1. */
+/*
+ * If all bytes of in[] have been used, read new ones. Returns 1 if there are bytes, 0 at the end of the file, or -1 on
+ * failure.
+ */
 static int refill_stream_input(struct stream *s, struct err *e)
 {
     if (s->at < s->len)
@@ -80,7 +85,10 @@ static int refill_stream_input(struct stream *s, struct err *e)
     return read_stream_input(s, e);
 }
 
-/* Read enough bytes to detect the format. A pipe may deliver the first bytes one at a time. */
+/*
+ * Read enough bytes to detect the format. More than one read may be needed, because a pipe may deliver the first bytes
+ * one at a time.
+ */
 static int read_stream_magic(struct stream *s, struct err *e)
 {
     while (s->len < MAGIC && !s->file_end)
@@ -108,8 +116,8 @@ static int open_gzip(struct stream *s, struct err *e)
 }
 
 /*
- * Continue after a member: skip zeros that pad a block, then start the next member. Returns 1 if there is one, 0
- * at the end, or -1.
+ * Continue after a gzip member: skip zeros that pad a block, then start the next member. Returns 1 if there is another
+ * member, 0 at the end of the file, or -1 on failure.
  */
 static int next_member(struct stream *s, struct err *e)
 {
@@ -167,8 +175,8 @@ static la_ssize_t feed_archive_filter(struct archive *a, void *ctx, const void *
 }
 
 /*
- * Complete *e after a failure of libarchive: keep the error of read_stream_input() if there is one, else report damage.
- * Returns -1.
+ * Set *e after a failure of libarchive. If read_stream_input() has failed, its error is kept; otherwise damage is
+ * reported. Returns -1.
  */
 static int archive_fault(struct stream *s, struct err *e)
 {
@@ -198,7 +206,9 @@ static int open_filter(struct stream *s, int (*filter)(struct archive *), struct
     case ARCHIVE_EOF: s->ended = true; break;           /* the compressed data is empty */
     default: return archive_fault(s, e);
     }
-    /* libarchive passes input that is too short for its filter through unchanged. Report it as damaged. */
+    /*
+     * If the input is too short for its filter, libarchive passes it through unchanged. Report such input as damaged.
+     */
     if (archive_filter_code(s->a, 0) == ARCHIVE_FILTER_NONE)
         return report_stream_damage(s, 0, s->packing->name, e);
     return 0;
@@ -220,8 +230,8 @@ static const struct packing packings[] = {
     { "zstd", 0, 4, "\x28\xb5\x2f\xfd", archive_read_support_filter_zstd, NULL },
     { "xz", 0, 6, "\xfd" "7zXZ\0", archive_read_support_filter_xz, NULL },
     /*
-     * bzip2 is refused because libarchive treats unreadable data after a bzip2 piece as the end, even if that data
-     * is a damaged second piece.
+     * bzip2 is refused. A file may consist of several bzip2 streams, and libarchive treats a damaged second stream as
+     * the end of the file.
      */
     { "bzip2", 4, 6, "1AY&SY", NULL, "bzcat" },
     { "lz4", 0, 4, "\x04\x22\x4d\x18", NULL, "lz4 -dc" },

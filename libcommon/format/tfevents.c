@@ -1,7 +1,7 @@
 /*
- * tfevents.c - the part of TensorBoard's Protocol Buffers that event files need
+ * tfevents.c - encode TensorBoard's Protocol Buffers messages, as far as event files need them
  *
- * Messages, with their field numbers:
+ * The messages and the numbers of their fields:
  *   Event             1 wall_time double, 2 step int64, 3 file_version string, 5 summary
  *   Summary           1 value (repeated)
  *   Summary.Value     1 tag string, 2 simple_value float, 8 tensor, 9 metadata
@@ -28,13 +28,16 @@
 struct tfevents {
     char *path;
     int fd;
-    int64_t queue, waiting;             /* numbers of events */
-    /* longest wait of the first waiting event, in seconds; time when it was added */
+    int64_t queue, waiting;             /* queue: number of events after which the buffer is written; waiting: number
+                                         * of events in the buffer */
+    /*
+     * wait_s: maximum time in seconds that an event waits in the buffer; since_s: time at which the first one was added
+     */
     double wait_s, since_s;
     pthread_mutex_t lock;               /* protects all but path, fd, queue and wait_s */
-    struct strbuf buf;                  /* records of the waiting events */
-    struct strbuf event, summary, value;        /* parts of the event under construction */
-    struct err lost;                    /* first error that caused a loss of events */
+    struct strbuf buf;                  /* the records of the events that have not been written yet */
+    struct strbuf event, summary, value;        /* parts of the event that is being encoded */
+    struct err lost;                    /* the first error that caused events to be lost */
 };
 
 /* ---- checksums ---- */
@@ -43,7 +46,7 @@ uint32_t tfevents_crc32c(const void *p, size_t n)
 {
     uint32_t crc = ~0u;
 
-    while (n) {                         /* ISA-L counts in int */
+    while (n) {                         /* ISA-L takes the length as an int */
         int k = n < (1 << 30) ? (int)n : 1 << 30;
 
         crc = crc32_iscsi((unsigned char *)p, k, crc);
@@ -127,7 +130,7 @@ static int write_event_buffer(struct tfevents *t, struct err *e)
             continue;
         if (k <= 0) {
             err_sys(e, t->path, "cannot write %zu bytes", t->buf.len);
-            /* Remove a partial record, which would make all later records unreadable. */
+            /* Remove the partly written record, because no record after it could be read. */
             if (start >= 0 && ftruncate(t->fd, start) < 0)
                 err_sys(e, t->path, "cannot truncate");
             break;
@@ -140,8 +143,7 @@ static int write_event_buffer(struct tfevents *t, struct err *e)
 }
 
 /*
- * Append t->event to the buffer as a record. Writes the buffer if it is full or its first event has waited too
- * long.
+ * Append t->event to the buffer as a record. Write the buffer if it is full, or if its first event has waited too long.
  */
 static void append_event_record(struct tfevents *t)
 {
@@ -169,7 +171,7 @@ static void begin_event(struct tfevents *t)
     put_double(&t->event, 1, clock_wall_s());
 }
 
-/* Add an event that holds the one value in t->value. */
+/* Add an event with the single value that is in t->value. */
 static void append_scalar_event(struct tfevents *t, int64_t step)
 {
     put_proto_int(&t->event, 2, step);
@@ -249,9 +251,9 @@ void tfevents_scalar(struct tfevents *t, const char *tag, double value, int64_t 
 
 void tfevents_text(struct tfevents *t, const char *tag, const char *text, int64_t step)
 {
-    /* metadata { plugin_data { plugin_name: "text" } } */
+    /* the field metadata { plugin_data { plugin_name: "text" } } */
     static const char metadata[] = "\x0a\x06\x0a\x04text";
-    /* tensor_shape { dim { size: 1 } } */
+    /* the field tensor_shape { dim { size: 1 } } */
     static const char shape[] = "\x12\x02\x08\x01";
     struct strbuf tensor = {0};
     char *name;

@@ -1,7 +1,7 @@
 /*
- * tfevents_read.c - check the frame and checksums of each record, and decode its scalars only
+ * tfevents_read.c - check the lengths and checksums of each record, and decode only its scalars
  *
- * Field numbers are those of tfevents.c. Unknown fields are skipped, as Protocol Buffers require.
+ * tfevents.c lists the field numbers. Unknown fields are skipped, as Protocol Buffers require.
  */
 #include "libcommon/format/tfevents_read.h"
 
@@ -13,7 +13,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/tfevents.h"
 
-/* A message, or the undecoded rest of one. */
+/* A message, or the part of a message that has not been decoded yet. */
 struct tfevents_bytes {
     const uint8_t *p;
     uint64_t n;
@@ -75,7 +75,7 @@ static bool parse_proto_field(struct tfevents_bytes *b, struct tfevents_field *f
     }
 }
 
-/* Decode a Summary.Value and pass it to `each` if it is a scalar and recent enough. */
+/* Decode a Summary.Value. If it is a scalar and recent enough, pass it to job->each. */
 static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, struct tfevents_value *v)
 {
     bool has_value = false;
@@ -100,7 +100,7 @@ static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, 
     return true;
 }
 
-/* Decode an Event. Two passes are needed, because its summaries may precede its time and step. */
+/* Decode an Event, in two passes: the summaries may precede the time and the step, which are needed first. */
 static bool give_event(const struct tfevents_job *job, struct tfevents_bytes event)
 {
     struct tfevents_value v = { .wall_s = 0 };
@@ -142,7 +142,7 @@ static int read_all(void *arg, struct err *e)
             return -1;
         }
         if (n > m->size - at - 12 || m->size - at - 12 - n < 4)
-            break;                      /* the writer has not finished the last record */
+            break;                      /* the writer has not written all of this last record yet */
         if (get_le32(p + 12 + n) != tfevents_mask(tfevents_crc32c(p + 12, n)) ||
             !give_event(job, (struct tfevents_bytes){ p + 12, n })) {
             err_data(e, m->path, at, "a record of %llu bytes is damaged", (unsigned long long)n);

@@ -3,7 +3,7 @@
  *
  * tfevents.h describes the format of the file.
  *
- * Threads: any.
+ * Threads: any number of threads may call this.
  */
 #ifndef SHARDKIT_FORMAT_TFEVENTS_READ_H
 #define SHARDKIT_FORMAT_TFEVENTS_READ_H
@@ -13,16 +13,16 @@
 #include "libcommon/base/err.h"
 
 struct tfevents_value {
-    double wall_s;              /* seconds since 1970, UTC */
+    double wall_s;              /* time in seconds since 1970-01-01 00:00 UTC */
     int64_t step;
-    char tag[256];              /* truncated to this size */
+    char tag[256];              /* cut off if it is longer */
     float value;
 };
 
 /*
- * Call `each` for every scalar (simple_value) with wall_s >= since_s, in the order of the file. An incomplete last
- * record is ignored, because its writer has not finished it. Fails with ERR_SYS, or with ERR_DATA and the offset
- * of a record with wrong checksums or contents; `each` has then been called for the records before it.
+ * Call `each` for every scalar (simple_value) whose wall_s is at least since_s, in the order of the file. If the last
+ * record is incomplete, it is ignored, because its writer has not finished it. Fails with ERR_SYS. Fails with ERR_DATA
+ * and the offset if a record has wrong checksums or contents; `each` has then been called for all earlier records.
  */
 MUST_CHECK int tfevents_read(const char *path, double since_s,
                              void (*each)(void *ctx, const struct tfevents_value *v), void *ctx, struct err *e);

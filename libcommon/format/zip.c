@@ -1,9 +1,9 @@
 /*
  * zip.c - open a zip file
  *
- * The end record is searched in the tail of the file, then the directory is parsed. Each local header is read
- * too, because only the local header determines where its payload begins. All checks are made here, so that
- * users of a zip_entry need none.
+ * First the end record is searched at the end of the file, then the directory is parsed. Each local header is read,
+ * too, because its length determines where the payload begins. All checks are made here, so code that uses a zip_entry
+ * need not check anything.
  */
 #include "libcommon/format/zip.h"
 
@@ -14,8 +14,8 @@
 #include "libcommon/format/zip_bytes.h"
 
 enum {
-    NEAR = 4 << 10,             /* size of an end record and the directory of a few tensors */
-    TAIL = 66 << 10,            /* size of an end record and the longest comment */
+    NEAR = 4 << 10,             /* enough for the end record and the directory of a file with a few tensors */
+    TAIL = 66 << 10,            /* enough for the end record and the longest possible comment */
     WINDOW = 32 << 10,
     HEADER_ABOUT = 512,         /* typical size of a small record with its header */
     MAX_ENTRIES = 1 << 18,
@@ -29,9 +29,9 @@ struct zip_opener {
     const char *path;
     uint64_t size;
     struct err *e;
-    uint8_t *tail, *window;     /* parts of the file that are already in memory */
+    uint8_t *tail, *window;     /* parts of the file that have been read into memory */
     uint64_t tail_at, tail_len, window_at, window_len;
-    uint64_t end_at;            /* latest possible end of the directory */
+    uint64_t end_at;            /* the directory ends at or before this offset */
     uint64_t dir_at, dir_size, n;
     struct zip *z;
 };
@@ -85,8 +85,8 @@ static int check_zip_head(struct zip_opener *o)
 /* ---- reading ---- */
 
 /*
- * Return bytes [at, at + n) of the file; n must be at most WINDOW. They come from the tail or the window if these
- * hold them. Otherwise the window is read again from `at`, with up to `ahead` bytes. Returns NULL on failure.
+ * Return bytes [at, at + n) of the file; n must be at most WINDOW. If they are not in o->tail or o->window, the window
+ * is read again from `at`, with up to `ahead` bytes. Returns NULL on failure.
  */
 static const uint8_t *peek_zip_bytes(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
 {
@@ -118,15 +118,15 @@ static int no_end(struct zip_opener *o)
 }
 
 /*
- * Returns true if a 32-bit field agrees with its 64-bit counterpart. A 32-bit field of all ones defers to the
- * counterpart.
+ * Returns true if a 32-bit field agrees with the corresponding 64-bit field. If the 32-bit field is all ones, only the
+ * 64-bit field counts.
  */
 static bool twins(uint64_t small, uint64_t all_ones, uint64_t big)
 {
     return small == big || small == all_ones;
 }
 
-/* Read the zip64 end record, if a locator is stored directly before the end record at `at`. */
+/* Read the zip64 end record. There is one if a zip64 locator precedes the end record, which is at offset `at`. */
 static int read_end64(struct zip_opener *o, uint64_t at)
 {
     const uint8_t *p = peek_zip_bytes(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
@@ -157,8 +157,8 @@ static int read_end64(struct zip_opener *o, uint64_t at)
 }
 
 /*
- * Read the last `len` bytes and return the end record in them. Returns NULL if there is none, or if reading
- * failed, which sets *rc to -1.
+ * Read the last `len` bytes of the file, and return the end record in them. Returns NULL if there is none. If reading
+ * fails, returns NULL and sets *rc to -1.
  */
 static const uint8_t *end_in_tail(struct zip_opener *o, uint64_t len, int *rc)
 {
@@ -175,8 +175,8 @@ static int read_end(struct zip_opener *o)
 {
     int rc;
     /*
-     * Try a short tail first. A .distcp item is often no larger than the longest tail, so a read of TAIL bytes
-     * would read all of its bytes twice.
+     * Read only the last NEAR bytes first. An item of a .distcp file is often not longer than TAIL, so with TAIL all of
+     * its bytes would be read twice.
      */
     const uint8_t *p = end_in_tail(o, NEAR, &rc);
     uint64_t at;
@@ -213,7 +213,10 @@ static int read_end(struct zip_opener *o)
 
 /* ---- the directory ---- */
 
-/* Parse the extra fields. The zip64 field holds 64-bit values for those fields that are all ones, in this order. */
+/*
+ * Parse the extra fields of a central entry. The zip64 field has a 64-bit value for each of the other fields that is
+ * all ones, in the order of wide[].
+ */
 static int parse_zip64_fields(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra,
                               uint16_t len)
 {
@@ -230,7 +233,7 @@ static int parse_zip64_fields(struct zip_opener *o, struct zip_entry *x, uint64_
             if (n - used < 8)
                 return contradiction(o, at, "a zip64 field that lacks a number");
             *wide[i] = get_le64(extra + 4 + used);
-            wide[i] = NULL;             /* a second zip64 field changes nothing */
+            wide[i] = NULL;             /* this value is final: a second zip64 field does not change it */
             used += 8;
         }
         extra += 4 + n;
@@ -247,7 +250,10 @@ static int check_zip_name(struct zip_opener *o, uint64_t at, const uint8_t *name
     return len ? 0 : contradiction(o, at, "a record without a name");
 }
 
-/* Parse one central entry at p, `left` bytes before the directory's end. Returns its length, or 0 on failure. */
+/*
+ * Parse one central entry at p. The directory ends `left` bytes after p. Returns the length of the entry, or 0 on
+ * failure.
+ */
 static uint64_t read_entry(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *p, uint64_t left)
 {
     uint16_t nlen, xlen, clen;
@@ -370,7 +376,7 @@ static int sort_entries(struct zip_opener *o)
     return 0;
 }
 
-/* Find where a payload begins. The record must end at or before `limit`. */
+/* Find where the payload of an entry begins. The payload must end at or before `limit`. */
 static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit)
 {
     size_t nlen = strlen(x->name);
@@ -382,7 +388,10 @@ static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit
                  x->name, (unsigned long long)x->header_at, (unsigned long long)limit);
         return -1;
     }
-    /* Headers of neighboring small records are read together. A big record costs one small read. */
+    /*
+     * The headers of small records that are close together are read at once. The header of a big record takes one small
+     * read.
+     */
     p = peek_zip_bytes(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < ahead ? ahead : 0);
     if (!p)
         return -1;

@@ -1,6 +1,4 @@
-/*
- * zip_bytes.c - generate headers, descriptors and end records, byte by byte, in the form of each writer
- */
+/* zip_bytes.c - generate headers, descriptors and end records, byte by byte, as each of the known writers does */
 #include "libcommon/format/zip_bytes.h"
 
 #include <string.h>
@@ -8,7 +6,7 @@
 enum {
     FLAG_DESCRIPTOR = 0x0008, FLAG_UTF8 = 0x0800,
     VERSION_PLAIN = 20, VERSION_ZIP64 = 45,
-    MADE_BY_UNIX_30 = 0x031e,   /* as miniz writes it, in the zip64 end record only */
+    MADE_BY_UNIX_30 = 0x031e,   /* miniz, which torch uses, writes this only in the zip64 end record */
     ALIGN = 64, ALIGN_BIG = 4096, BIG = 64 << 10,
 };
 
@@ -46,12 +44,12 @@ static void add64(struct strbuf *sb, uint64_t v)
     strbuf_add(sb, b, sizeof b);
 }
 
-/* Return the number of bytes of zip64 values in the local extra field, without the field's 4-byte head. */
+/* Return the length of the zip64 values in the extra field of a local header, without the field's 4-byte head. */
 static uint16_t local64_len(enum zip_dialect d, const struct zip_item *it)
 {
     uint16_t n = is_wide(it->size) ? 16 : 0;
 
-    /* miniz repeats the header's own offset in this field, although no reader needs it. */
+    /* miniz also stores the offset of the header itself in this field, although no reader needs it. */
     return d == ZIP_TORCH && is_wide(it->header_at) ? n + 8 : n;
 }
 
@@ -68,7 +66,7 @@ void zip_put_local(struct strbuf *sb, enum zip_dialect d, const struct zip_item 
     add32(sb, ZIP_LOCAL);
     add16(sb, torch ? 0 : wide ? VERSION_ZIP64 : VERSION_PLAIN);
     add16(sb, flags);
-    add16(sb, 0);                               /* stored */
+    add16(sb, 0);                               /* method: stored */
     add16(sb, 0);
     add16(sb, torch ? 0 : ZIP_OUR_DATE);
     add32(sb, torch ? 0 : it->crc);
@@ -114,7 +112,7 @@ void zip_put_central(struct strbuf *sb, enum zip_dialect d, const struct zip_ite
     uint16_t nlen = (uint16_t)strlen(it->name), x64 = (wide ? 16 : 0) + (far ? 8 : 0);
 
     add32(sb, ZIP_CENTRAL);
-    add16(sb, torch ? 0 : VERSION_ZIP64);       /* made by */
+    add16(sb, torch ? 0 : VERSION_ZIP64);       /* version made by */
     add16(sb, torch ? 0 : x64 ? VERSION_ZIP64 : VERSION_PLAIN);
     add16(sb, torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8);
     add16(sb, 0);
@@ -125,9 +123,9 @@ void zip_put_central(struct strbuf *sb, enum zip_dialect d, const struct zip_ite
     add32(sb, low32(it->size));
     add16(sb, nlen);
     add16(sb, x64 ? 4 + x64 : 0);
-    add16(sb, 0);                               /* comment */
-    add16(sb, 0);                               /* disk */
-    add16(sb, 0);                               /* attributes */
+    add16(sb, 0);                               /* length of the comment */
+    add16(sb, 0);                               /* number of the disk */
+    add16(sb, 0);                               /* internal attributes */
     add32(sb, 0);
     add32(sb, low32(it->header_at));
     strbuf_add(sb, it->name, nlen);

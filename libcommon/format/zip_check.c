@@ -1,9 +1,10 @@
 /*
- * zip_check.c - compare every container byte with the one that the writer would have put there
+ * zip_check.c - compare every byte outside of the payloads with the byte that the writer of the file would have put
+ * there
  *
- * Readers ignore the copies in local headers, the filler, times and descriptors, so damage there would remain
- * undetected. This file generates the container again from the directory, in the form of each known writer, and
- * compares it byte by byte: first each region between two payloads, then everything after the last payload.
+ * Readers ignore the values in local headers, the filler, times and descriptors, so damage in them would remain
+ * undetected. These bytes are therefore generated again from the directory, as each known writer would write them, and
+ * are compared with the file: first each region between two payloads, then everything after the last payload.
  */
 #include "libcommon/format/zip.h"
 
@@ -12,13 +13,14 @@
 
 #include "libcommon/format/zip_bytes.h"
 
-enum { MAX_FINDINGS = 16 };     /* a foreign writer differs everywhere, so only this many differences are reported */
+enum { MAX_FINDINGS = 16 };     /* maximum number of differences that are reported; a file of another writer differs
+                                 * everywhere */
 
 struct checker {
     struct files *f;
     int file;
     enum zip_dialect d;
-    struct report *r;           /* NULL: count differences only */
+    struct report *r;           /* NULL: differences are only counted */
     struct err *e;
     int n_differ;
     struct strbuf want;
@@ -27,8 +29,8 @@ struct checker {
 };
 
 /*
- * A part of a region, for messages. The parts are in order. Each one ends at offset `end` of the region and is
- * called `what` of record `name`.
+ * A part of a region, for messages. The parts of a region are in order. A part ends at offset `end` of the region, and
+ * messages call it `what` of the record `name`.
  */
 struct zip_part {
     uint64_t end;
@@ -67,7 +69,7 @@ static void report_container_length(struct checker *c, uint64_t at, uint64_t len
                    (unsigned long long)c->want.len, writer_name(c->d), (unsigned long long)len);
 }
 
-/* Compare the file's bytes [at, at + len) with c->want and report the first difference. */
+/* Compare bytes [at, at + len) of the file with c->want, and report the first difference. */
 static int compare_container_bytes(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
     uint64_t n = min_u64(len, c->want.len);
@@ -90,7 +92,10 @@ static struct zip_item zip_entry_item(const struct zip_entry *x, uint64_t header
     return (struct zip_item){ .name = x->name, .size = x->size, .crc = x->crc, .header_at = header_at };
 }
 
-/* Check the region from the end of the previous payload (of prev, or the start of the file) to x's payload. */
+/*
+ * Check the region between the end of the previous payload (of `prev`; NULL: from the start of the file) and the
+ * payload of x.
+ */
 static int check_local(struct checker *c, const struct zip_item *prev, struct zip_item *it,
                        const struct zip_entry *x, uint64_t from)
 {
@@ -108,7 +113,7 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
     return compare_container_bytes(c, from, x->at - from, part);
 }
 
-/* Check the region after the last payload: descriptor, directory, end records. */
+/* Check the region after the last payload, which has the last descriptor, the directory and the end records. */
 static int check_end(struct checker *c, const struct zip_item *item, int n, uint64_t from)
 {
     struct zip_part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
@@ -125,7 +130,7 @@ static int check_end(struct checker *c, const struct zip_item *item, int n, uint
     return compare_container_bytes(c, from, files_size(c->f, c->file) - from, part);
 }
 
-/* Compare the whole file with the container that writer c->d produces for the same records. */
+/* Compare the whole file with the bytes that writer c->d produces for the same records. */
 static int check_as(const struct zip *z, struct checker *c)
 {
     struct zip_item *item = xcalloc((size_t)z->n, sizeof *item);
@@ -151,7 +156,10 @@ int zip_check_container(const struct zip *z, struct files *f, int file, struct r
     enum zip_dialect best = ZIP_TORCH;
     int rc, fewest;
 
-    /* Count the differences for both writers, so that one flipped bit cannot select the wrong writer. */
+    /*
+     * The writer with the fewest differences is assumed. Recognizing it by a single byte would fail if just that byte
+     * is damaged.
+     */
     c.d = ZIP_TORCH;
     rc = check_as(z, &c);
     fewest = c.n_differ;

@@ -1,6 +1,4 @@
-/*
- * zip_layout.c - compute where this project's writer puts records, and the bytes around them
- */
+/* zip_layout.c - compute where this project's writer puts the records of a zip, and the bytes around them */
 #include "libcommon/format/zip.h"
 
 #include <stdlib.h>
@@ -12,7 +10,7 @@ struct zip_layout {
     int n;
     uint64_t *header_at;
     uint64_t dir_at, dir_size, size;
-    struct strbuf bytes;                /* bytes of all runs, one after the other */
+    struct strbuf bytes;                /* the bytes of all runs, one run after the other */
     struct zip_run *run;
 };
 
@@ -23,7 +21,9 @@ static struct zip_item zip_layout_item(const struct zip_layout *l, int i)
     return (struct zip_item){ .name = r->name, .size = r->size, .header_at = l->header_at[i], .crc = r->crc };
 }
 
-/* Place the records. The headers are built once to measure them, because their lengths do not depend on the CRCs. */
+/*
+ * Compute the offsets of the records. The headers are built once to get their lengths, which do not depend on the CRCs.
+ */
 struct zip_layout *zip_layout_new(struct zip_out *records, int n)
 {
     struct zip_layout *l = xcalloc(1, sizeof *l);
@@ -97,7 +97,7 @@ int zip_layout_runs(struct zip_layout *l, const struct zip_run **runs)
         }
         l->run[i].len = l->bytes.len - before;
     }
-    /* The buffer moved while it grew, so the addresses are final only now. */
+    /* l->bytes may have moved in memory while it grew, so the addresses of the runs are set only now. */
     for (int i = 0; i <= l->n; i++) {
         l->run[i].bytes = (const uint8_t *)l->bytes.buf + used;
         used += l->run[i].len;

@@ -1,10 +1,9 @@
 /*
- * zip_payload.c - find a record of a zip whose directory is lost, at the offset of the same record in a similar
- * file
+ * zip_payload.c - find a record in a zip whose directory is lost, at the offset of the same record in a similar file
  *
- * Writers lay out equal records equally, so the files of two ranks have such records at the same offsets. The
- * function requires a local header with the record's name, and a CRC (in the header, or in the descriptor after
- * the payload) that the payload matches.
+ * A writer puts records of the same names and sizes at the same offsets, so the files of two ranks have them in the
+ * same places. zip_find_payload() requires a local header with the name of the record, and a CRC of the payload, which
+ * is stored in this header or in the descriptor after the payload.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +14,8 @@
 enum { HEADER_MAX = 16 << 10, AT_A_TIME = 1 << 20, HAS_DESCRIPTOR = 8 };
 
 /*
- * Find the local header that ends where the payload begins, in the n bytes before the payload. Returns NULL if
- * there is none with that name.
+ * Search the n bytes that end where the payload begins for the local header of record `name`. The header must end where
+ * the payload begins. Returns NULL if there is none.
  */
 static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
 {
@@ -37,7 +36,7 @@ static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
     return NULL;
 }
 
-/* Read the CRC that the file stores for the payload at like->at. Returns false if there is none. */
+/* Read the CRC that the file stores for the payload at offset like->at. Returns false if there is none. */
 static bool read_stored_crc(struct files *f, int file, const struct record *like, uint32_t *crc)
 {
     const size_t before = (size_t)min_u64(HEADER_MAX, like->at);

@@ -1,6 +1,4 @@
-/*
- * guess.c - predict bytes from the bytes that they were derived from
- */
+/* guess.c - predict bytes from the bytes from which they were derived */
 #include "libcommon/format/pack/guess.h"
 
 #include <string.h>
@@ -16,7 +14,7 @@ uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n)
     return g == PACK_NO_GUESS ? 0 : g == PACK_SAME ? n : 2 * n;
 }
 
-/* Like get_le16() etc., but visible to the compiler: they are most of the work of a guess. */
+/* Same as get_le16() etc., but inline, because these calls are most of the work of a guess. */
 static inline uint32_t load16(const uint8_t *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8;
@@ -33,7 +31,7 @@ static inline void store16(uint8_t *p, uint16_t x)
     p[1] = (uint8_t)(x >> 8);
 }
 
-/* Same as in base/dtype.c. This copy must not change, because it is part of the format. */
+/* Same as f32_to_bf16() in base/dtype.c. This copy must never change, because it is part of the format. */
 static inline uint16_t round_bf16(uint32_t x)
 {
     uint32_t up = (x + 0x7fff + (x >> 16 & 1)) >> 16, nan = x >> 16 | 0x40;
@@ -42,7 +40,10 @@ static inline uint16_t round_bf16(uint32_t x)
 }
 
 #ifdef __SSE2__
-/* Round four masters to the low halves of their lanes, sign-extended, as _mm_packs_epi32 requires. */
+/*
+ * Round four fp32 masters to bf16. The results are in the low halves of the four lanes, sign-extended, as
+ * _mm_packs_epi32() requires.
+ */
 static inline __m128i round4(const uint8_t *ref)
 {
     const __m128i x = _mm_loadu_si128((const __m128i *)ref), no_sign = _mm_set1_epi32(0x7fffffff);
@@ -55,13 +56,14 @@ static inline __m128i round4(const uint8_t *ref)
 }
 
 /*
- * Process eight numbers at a time. Returns how many were processed, and adds the number of nonzero results to
- * *other.
+ * Process eight numbers per step. Returns how many numbers were processed, and adds to *other how many of the results
+ * are not zero.
  */
 static uint32_t apply_bf16_guess_simd(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
     const __m128i zero = _mm_setzero_si128(), one = _mm_set1_epi16(1);
-    __m128i right = zero;               /* number of correct guesses, in each half: sad adds bytes */
+    __m128i right = zero;               /* number of correct guesses; there is one counter in each half, because sad
+                                         * adds up bytes in halves */
     uint32_t i = 0;
 
     for (; i + 8 <= n; i += 8) {

@@ -1,8 +1,8 @@
 /*
- * guess.h - predict bytes of a checkpoint from other bytes of it
+ * guess.h - predict bytes of a checkpoint from other bytes of the same checkpoint
  *
- * Existing packed files depend on these functions permanently: the exact bits are part of the format
- * (docs/formats.md, section 10).
+ * Packed files store the difference from a prediction, so the results of these functions must never change: they are
+ * part of the format (docs/formats.md, section 10).
  */
 #ifndef SHARDKIT_FORMAT_PACK_GUESS_H
 #define SHARDKIT_FORMAT_PACK_GUESS_H
@@ -11,17 +11,18 @@
 
 enum pack_guess {
     PACK_NO_GUESS,
-    PACK_SAME,                  /* equal to the other bytes */
-    PACK_ROUND_BF16,            /* the other bytes are fp32; rounded to nearest even */
+    PACK_SAME,                  /* the bytes are equal to the other bytes */
+    PACK_ROUND_BF16,            /* the bytes are bf16; the other bytes are fp32 and are rounded to nearest even */
     PACK_ROUND_F16,
     PACK_GUESS_N,
 };
 
-/* Returns the number of bytes that the guess of n bytes needs. */
+/* Returns the number of bytes from which n bytes are predicted. */
 uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n);
 /*
- * Exclusive-or raw[n] with the guess computed from `ref`, which has guess_ref_bytes() bytes. A second call restores
- * raw. Returns the number of resulting numbers (bytes, for PACK_SAME) that are not zero.
+ * Replace raw[n] by its exclusive-or with the prediction that is computed from `ref`; `ref` must have guess_ref_bytes()
+ * bytes. A second call restores raw. Returns how many of the resulting numbers are not zero; for PACK_SAME, how many
+ * bytes.
  */
 uint32_t guess_apply(enum pack_guess g, const uint8_t *ref, uint8_t *raw, uint32_t n);
 

@@ -15,7 +15,7 @@ uint8_t *pack_direct_new(size_t n)
     uint8_t *p = aligned_alloc(PACK_ALIGN, align_up(n, PACK_ALIGN) + PACK_ALIGN);
 
     if (!p)
-        abort();                /* a few MiB: abort like xmalloc() */
+        abort();                /* a few MiB could not be allocated: abort like xmalloc() */
     return p;
 }
 
@@ -26,7 +26,10 @@ uint8_t *pack_direct_place(uint8_t *room, uint64_t at)
 
 /* ---- reading ---- */
 
-/* Returns the number of bytes read: `most`, or fewer at the end of the file. Returns -1 on error. */
+/*
+ * Read up to `most` bytes at offset `at`. Returns the number of bytes read, which is less than `most` only at the end
+ * of the file. Returns -1 on error.
+ */
 static ssize_t pread_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
 {
     size_t n = 0;
@@ -40,8 +43,8 @@ static ssize_t pread_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
             return -1;
         n += (size_t)k;
         /*
-         * A short read that is not a multiple of the block size: the end of the file, or O_DIRECT cannot continue
-         * here.
+         * A read that returns no bytes is the end of the file. After a read that does not end at a block, O_DIRECT
+         * cannot continue.
          */
         if (k == 0 || n % PACK_ALIGN)
             break;
@@ -66,7 +69,7 @@ uint8_t *pack_direct_read(struct files *f, int file, uint64_t at, size_t n, uint
         if (got >= 0 && (uint64_t)got >= base + at + n - from)
             return p;
     }
-    /* If O_DIRECT was refused or failed, this read succeeds or reports the error. */
+    /* If O_DIRECT was refused or failed, files_read() reads the bytes or reports the error. */
     return e->kind != ERR_NONE || files_read(f, file, at, p, n, e) < 0 ? NULL : p;
 }
 
@@ -85,7 +88,9 @@ int pack_direct_write(const struct pack_direct_file *f, const uint8_t *p, size_t
 
     if (f->fd_direct < 0 || first >= last)
         return write_all_at(f->fd, p, n, at);
-    /* Refused only at the write, because larger blocks are required: write everything through the page cache. */
+    /*
+     * EINVAL means that the file system requires larger blocks. In this case write everything through the page cache.
+     */
     if (write_all_at(f->fd_direct, p + (first - at), last - first, first) < 0)
         return errno == EINVAL ? write_all_at(f->fd, p, n, at) : -1;
     if (write_all_at(f->fd, p, first - at, at) < 0)

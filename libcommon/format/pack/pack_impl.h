@@ -9,13 +9,13 @@
 
 enum { PACK_HEAD_BYTES = 32, PACK_TAIL_BYTES = 32 };
 
-/* The layout of the file: the head, consecutive frames, the index, the tail. */
+/* The parts of a packed file are, in order: head, frames, index, tail. */
 struct pack_tail {
     uint64_t index_at, index_len;
     uint32_t index_crc;
 };
 
-/* The bytes of one frame: its run, and the range within it. */
+/* The bytes of one frame before packing: a range of a run. */
 struct pack_piece {
     const struct pack_run *run;
     uint64_t at;                /* offset in the run's file */
@@ -25,7 +25,10 @@ struct pack_piece {
 void pack_head_put(uint8_t head[PACK_HEAD_BYTES]);
 void pack_tail_put(uint8_t tail[PACK_TAIL_BYTES], const struct pack_tail *t);
 void pack_index_put(struct strbuf *sb, const struct pack_index *x);
-/* Parse and validate the index. `path` is for messages. pack_index_free() must be called even after -1. */
+/*
+ * Parse and validate the index. `path` is for messages. The caller must call pack_index_free() even if the result is
+ * -1.
+ */
 MUST_CHECK int pack_index_get(struct pack_index *x, const uint8_t *p, const struct pack_tail *t, const char *path,
                               struct err *e);
 /* Compute first_run, first_frame and n_frames from the runs. */

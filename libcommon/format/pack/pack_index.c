@@ -92,7 +92,7 @@ const struct pack_run *pack_run_at(const struct pack_index *x, int file, uint64_
     return &x->run[lo];
 }
 
-/* Returns true if the referenced bytes exist and belong to runs without a guess. */
+/* Returns true if the bytes of the reference exist and belong to runs without a guess. */
 static bool ref_holds(const struct pack_index *x, const struct pack_ref *f)
 {
     uint64_t size, at = f->at;
@@ -200,7 +200,7 @@ struct index_reading {
     struct pack_index *x;
     const uint8_t *p, *end;
     const uint8_t *begin;
-    uint64_t begin_at;          /* offset of `begin` in the packed file */
+    uint64_t begin_at;          /* offset in the packed file that corresponds to `begin` */
     const char *path;
     struct err *e;
 };
@@ -246,7 +246,7 @@ static int get_files(struct index_reading *rd, uint32_t n)
     return 0;
 }
 
-/* Parse one run. Runs fill the files in order. *refs is the number of references used so far. */
+/* Parse one run. The runs cover the files in order. *refs is the number of references that earlier runs use. */
 static int get_run(struct index_reading *rd, struct pack_run *r, const struct pack_run *last, uint64_t *refs)
 {
     const struct pack_index *x = rd->x;

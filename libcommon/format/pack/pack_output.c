@@ -17,7 +17,7 @@ uint8_t *pack_block_new(void)
     uint8_t *p = aligned_alloc(4096, PACK_BLOCK);
 
     if (!p)
-        abort();                /* a few MiB: abort like xmalloc() */
+        abort();                /* a few MiB could not be allocated: abort like xmalloc() */
     return p;
 }
 
@@ -53,7 +53,7 @@ bool pack_output_add(struct pack_output *o, const void *p, size_t n, uint8_t **s
     return true;
 }
 
-/* Write through the page cache from now on. */
+/* Stop using O_DIRECT for this file. */
 static int refuse_direct(const struct pack_output *o)
 {
     return fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
@@ -64,8 +64,8 @@ int pack_output_write(struct pack_output *o, const uint8_t *block, uint64_t at, 
     int rc = write_all_at(o->fd, block, PACK_BLOCK, at);
 
     /*
-     * EINVAL: the file system requires a larger alignment, or refuses O_DIRECT only at a write, or wrote only a
-     * part.
+     * EINVAL has one of these reasons: the file system requires a larger alignment, it refuses O_DIRECT only when data
+     * is written, or it has written only a part.
      */
     if (rc < 0 && errno == EINVAL && refuse_direct(o) == 0)
         rc = write_all_at(o->fd, block, PACK_BLOCK, at);

@@ -1,8 +1,8 @@
 /*
  * pack_read.c - unpack a packed file
  *
- * A frame that is predicted from others needs those unpacked. Each thread keeps the last frame that it unpacked for
- * this purpose, which is usually the one needed next.
+ * To unpack a predicted frame, the frames from which it is predicted must be unpacked first. Each thread keeps the last
+ * frame that it has unpacked for this purpose, because the next prediction usually needs the same one.
  */
 #include <inttypes.h>
 #include <omp.h>
@@ -91,7 +91,10 @@ static int get_index(struct pack *p, struct err *e)
     return rc;
 }
 
-/* Compute the offsets of the frames and the CRC of the whole file, and check the CRCs of the packed files. */
+/*
+ * Compute the offsets of the frames and the CRC of the whole file. Check that the CRCs of the packed files fit the CRCs
+ * of their frames.
+ */
 static int place_frames(struct pack *p, const uint8_t tail[PACK_TAIL_BYTES], struct err *e)
 {
     const struct pack_index *x = &p->x;
@@ -157,14 +160,14 @@ uint32_t pack_crc(const struct pack *p)
 
 /* ---- frames ---- */
 
-/* The state of one thread. */
+/* The buffers and state of one thread. */
 struct unpacker {
     struct pack *p;
     struct planes *planes;
     uint8_t *packed_room, *raw_room;    /* buffers for pack_direct.h */
-    uint8_t *raw;               /* bytes of the frame, in raw_room */
+    uint8_t *raw;               /* the bytes of the frame, a part of raw_room */
     uint8_t *ref;
-    uint8_t *kept;              /* frame `kept_frame`, from which others are predicted */
+    uint8_t *kept;              /* the unpacked bytes of frame `kept_frame`, from which other frames are predicted */
     uint64_t kept_frame;
 };
 
@@ -194,7 +197,7 @@ static int bad_frame(const struct pack *p, uint64_t i, const char *why, struct e
     return -1;
 }
 
-/* Read and decompress a frame. The guess has not been applied yet. */
+/* Read and decompress a frame. The result is the difference from the prediction, if the frame is predicted. */
 static int read_frame(struct unpacker *u, uint64_t i, uint8_t *raw, struct err *e)
 {
     const struct pack *p = u->p;
@@ -221,7 +224,7 @@ static int check_raw(const struct pack *p, uint64_t i, const uint8_t *raw, struc
     return bad_frame(p, i, "unpacks to other bytes than were packed", e);
 }
 
-/* Read bytes [at, at + len) of a file from frames that are not predicted themselves. */
+/* Read bytes [at, at + len) of a file. They must be in frames that are not predicted themselves. */
 static int read_unpredicted_bytes(struct unpacker *u, int file, uint64_t at, uint64_t len, uint8_t *out, struct err *e)
 {
     while (len > 0) {
@@ -244,7 +247,7 @@ static int read_unpredicted_bytes(struct unpacker *u, int file, uint64_t at, uin
     return 0;
 }
 
-/* Read the bytes that a frame is predicted from into u->ref. */
+/* Read the bytes from which a frame is predicted into u->ref. */
 static int read_unpack_refs(struct unpacker *u, struct pack_piece piece, struct err *e)
 {
     const struct pack_run *run = piece.run;
@@ -324,7 +327,7 @@ static void unpack_pack_piece(struct unpacking *un, struct unpacker *u, uint64_t
         progress_add(un->o->progress, piece.len);
 }
 
-/* Unpack frames [from, to). If they are written, they must belong to one file. */
+/* Unpack frames [from, to). If the unpacked bytes are written, the frames must all belong to one file. */
 static void unpack_frames(struct unpacking *un, uint64_t from, uint64_t to)
 {
     int threads = un->o->threads > 0 ? un->o->threads : omp_get_max_threads();

@@ -1,9 +1,9 @@
 /*
  * pack_write.c - pack files into a packed file
  *
- * Threads process frames in order: read, predict, split and compress. Only the appending of packed frames is
- * serialised, in the order of the frames. The same files therefore give the same packed file with any number of
- * threads.
+ * Threads take the frames in order, and read, predict, split and compress them in parallel. Only one thread at a time
+ * appends its packed frame to the file, in the order of the frames. The same files therefore give the same packed file
+ * with any number of threads.
  */
 #include <omp.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@
 #include "libcommon/format/pack/planes.h"
 
 /*
- * If more than one number in this many is predicted wrong, the prediction is not used, since it no longer saves
- * space.
+ * If more than one in GUESS_HOLDS numbers of a frame is predicted wrongly, the prediction is not used, because it no
+ * longer saves space.
  */
 enum { GUESS_HOLDS = 8 };
 
@@ -27,7 +27,7 @@ struct pack_job {
     struct pack_index *x;
     const struct pack_opts *o;
     struct files *files;
-    int *file;                  /* [n_files]: file numbers in `files` */
+    int *file;                  /* [n_files]: number of each input file in `files` */
     struct pack_output out;
     pthread_mutex_t lock;       /* protects `out` and `next` */
     uint64_t next;              /* number of the frame to be appended next */
@@ -36,14 +36,15 @@ struct pack_job {
     struct err *e;              /* set by the first thread that fails, in a critical section */
 };
 
-/* The state of one thread. */
+/* The buffers and state of one thread. */
 struct packer {
     struct planes *planes;
     uint8_t *raw_room, *ref_room;       /* buffers for pack_direct_read() */
-    uint8_t *raw;               /* bytes of the frame, in raw_room */
-    uint8_t *joined;            /* bytes that the frame is predicted from, if they are in several places */
+    uint8_t *raw;               /* the bytes of the frame, a part of raw_room */
+    uint8_t *joined;            /* the bytes from which the frame is predicted, copied together if they are in
+                                 * several places */
     uint8_t *packed;
-    uint8_t *block;             /* receives full blocks of `out` */
+    uint8_t *block;             /* is exchanged for full blocks of `out` */
 };
 
 static struct packer packer_new(void)
@@ -73,7 +74,7 @@ static void pack_job_fail(struct pack_job *job, const struct err *e)
     job->failed = true;
 }
 
-/* Read the bytes that the piece is predicted from. Sets *ref to them. */
+/* Read the bytes from which the piece is predicted, and set *ref to their address. */
 static int read_pack_refs(struct pack_job *job, struct packer *w, struct pack_piece piece, const uint8_t **ref,
                           struct err *e)
 {
@@ -101,8 +102,8 @@ static int read_pack_refs(struct pack_job *job, struct packer *w, struct pack_pi
 }
 
 /*
- * Replace w->raw by its difference from the prediction, unless that is wrong too often. *guessed: the difference
- * was stored; *zeros: it is all zero.
+ * Replace w->raw by its difference from the prediction, unless the prediction is wrong too often. *guessed is set to
+ * true if w->raw was replaced, and *zeros is set to true if the difference is zero everywhere.
  */
 static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece piece, bool *zeros, bool *guessed,
                        struct err *e)
@@ -121,7 +122,7 @@ static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece
     return 0;
 }
 
-/* Pack a frame into w->packed. */
+/* Pack frame i into w->packed. */
 static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct err *e)
 {
     struct pack_piece piece = pack_piece(job->x, i);
@@ -145,9 +146,9 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
 }
 
 /*
- * Append frame i after all earlier frames, which are already packed or being packed by other threads. Returns true
- * if w->block is full and must be written at *at. (OpenMP's ordered sections wait in a loop, which uses CPU time
- * that the awaited threads need.)
+ * Append frame i, after waiting until all earlier frames have been appended. Other threads pack those frames. Returns
+ * true if w->block is then a full block, which must be written at *at. (OpenMP's ordered sections are not used because
+ * they wait in a loop, which takes CPU time from the other threads.)
  */
 static bool add_frame(struct pack_job *job, struct packer *w, uint64_t i, bool packed, uint64_t *at)
 {
@@ -215,7 +216,7 @@ static int write_tables(struct pack_job *job)
     return rc;
 }
 
-/* Open the input files. Fails before anything is packed if a file does not have the size that the caller stated. */
+/* Open the input files. Fails, before anything is packed, if a file does not have the size that the caller stated. */
 static int open_pack_inputs(struct pack_job *job, const char *folder)
 {
     struct pack_index *x = job->x;
@@ -246,7 +247,7 @@ static void prepare_index(struct pack_index *x)
     x->frame = xcalloc(x->n_frames + 1, sizeof *x->frame);
 }
 
-/* Sort references in the order of their runs, and drop those of runs that no longer have a guess. */
+/* Sort the references in the order of their runs, and remove the references of runs that no longer have a guess. */
 static void compact_refs(struct pack_index *x)
 {
     struct pack_ref *all = x->ref;

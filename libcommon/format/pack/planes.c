@@ -2,8 +2,8 @@
  * planes.c - convert numbers to planes and back, and compress planes
  */
 /*
- * For the library's parameter that codes literals without matches. If a later version removes it, only speed is
- * lost.
+ * Gives access to the parameter of zstd that compresses literals without searching for matches. If a later version of
+ * zstd removes it, compression only becomes slower.
  */
 #define ZSTD_STATIC_LINKING_ONLY
 #include "libcommon/format/pack/planes.h"
@@ -22,19 +22,21 @@
 #include <immintrin.h>
 #endif
 
-/* How a plane is stored: the low two bits of its word. The length is in the bits above. */
+/* How a plane is stored. The method is in the low two bits of the plane's word; the length is in the bits above. */
 enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
 
 /*
- * Level 1 for data that is not numbers. A plane of numbers has no repetitions to find; its bytes only have
- * different frequencies. For exponents of trained states, coding without a search for matches (0.47 GB/s) was 2.6
- * times as fast as level -20 and compressed 0.5 % better. Level 1 compresses 8 % better at 0.14 GB/s.
+ * Level 1 is used for data that is not numbers. A plane of numbers has no repetitions that could be found; only the
+ * frequencies of its bytes differ. For exponents of trained states, compression without a search for matches (0.47
+ * GB/s) was 2.6 times as fast as level -20, and its output was 0.5 % smaller. Level 1 makes the output 8 % smaller, at
+ * 0.14 GB/s.
  */
 enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
 /*
- * A plane whose bytes are equal more often than by chance by this factor would shrink to about 7.9 bits per byte. A
- * plane that would shrink less is stored uncompressed: compressing it costs more than all the others.
+ * The sum in find_compressible_planes() is the probability that two bytes of a plane are equal. If it is WORTH times as
+ * large as for random bytes, compression would reduce the plane to about 7.9 bits per byte. A plane with a smaller sum
+ * is stored uncompressed, because compressing it takes more time than all other planes.
  */
 #define WORTH 1.14
 enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 64 };
@@ -55,7 +57,7 @@ struct planes *planes_new(uint32_t most)
     p->plane = xmalloc(most);
     p->most = most;
     if (!p->pack || !p->unpack)
-        abort();                /* a few hundred KiB: abort like xmalloc() */
+        abort();                /* a few hundred KiB could not be allocated: abort like xmalloc() */
     return p;
 }
 
@@ -77,7 +79,7 @@ uint32_t planes_bound(uint32_t n)
 /* ---- numbers to planes ---- */
 
 #ifdef __SSE2__
-/* Split 32 bytes: those at even positions to lo, those at odd ones to hi. */
+/* Split 32 bytes: the bytes at even positions go to *lo, the bytes at odd positions to *hi. */
 static inline void unzip(__m128i a, __m128i b, __m128i *lo, __m128i *hi)
 {
     const __m128i low = _mm_set1_epi16(0xff);
@@ -117,8 +119,8 @@ static inline __m128i back4(__m128i x)
 }
 
 /*
- * Each *_simd function processes 16 numbers per step and returns the index of the first number that is not
- * processed. Plain loops process the rest.
+ * Each *_simd function processes 16 numbers per step. It returns the index of the first number that it has not
+ * processed. Plain loops process the remaining numbers.
  */
 static uint32_t split_planes2_simd(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
@@ -226,7 +228,7 @@ WIDE static inline void transpose_pieces_4x4(__m512i v[4])
 }
 
 /*
- * Process 64 numbers at a time. The 16 numbers of a vector become one piece of each plane, and the pieces of four
+ * Process 64 numbers per step. The 16 numbers in a vector become one piece of each plane; then the pieces of four
  * vectors are combined.
  */
 WIDE static uint32_t split_planes4_avx512(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
@@ -293,7 +295,7 @@ static uint32_t join_planes4_avx512(const uint8_t *const *plane, uint32_t n, uin
 }
 #endif
 
-/* Split n numbers: byte k of each goes to plane[k]. */
+/* Split n numbers into planes: byte k of each number goes to plane[k]. */
 static void split_planes(const uint8_t *raw, uint32_t n, int width, uint8_t *const *plane)
 {
     if (width == 2) {
@@ -341,9 +343,9 @@ static void join_planes(const uint8_t *const *plane, uint32_t n, int width, uint
 /* ---- one plane ---- */
 
 /*
- * Determine which planes would shrink, from a sample of the numbers. If c of the m bytes of a plane have a given
- * value, sum c^2 / m^2 over all values is the probability that two bytes are equal. It is 1/256 if all values are
- * equally frequent, and then zstd cannot compress the plane.
+ * Determine from a sample of the numbers which planes compression would make smaller. If a value occurs c times among
+ * the m bytes of a plane, the sum of c^2 / m^2 over all values is the probability that two bytes are equal. It is 1/256
+ * if all values are equally frequent; zstd cannot compress such a plane.
  */
 static void find_compressible_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
 {
@@ -374,7 +376,7 @@ static bool is_one_byte(const uint8_t *p, uint32_t n)
     return n > 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
-/* Compress a plane with zstd if that makes it smaller; else copy it. */
+/* Compress a plane with zstd if that makes it smaller. Otherwise copy it. */
 static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, bool bytes, uint8_t *out,
                            enum plane_method *how)
 {
@@ -389,7 +391,7 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
     ZSTD_CCtx_setParameter(p->pack, ZSTD_c_compressionLevel, bytes ? LEVEL_BYTES : LEVEL_PLANE);
     if (!bytes)
         ZSTD_CCtx_setParameter(p->pack, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
-    /* The output has room for one byte less than the input, so compression fails if it does not save space. */
+    /* The output buffer is one byte smaller than the input, so compression fails if it does not save space. */
     len = n > 1 ? ZSTD_compress2(p->pack, out, n - 1, plane, n) : 0;
     if (len > 0 && !ZSTD_isError(len)) {
         *how = PLANE_ZSTD;
@@ -401,8 +403,8 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
 }
 
 /*
- * Pack numbers of several bytes. Planes that are stored uncompressed and only follow such planes, usually
- * mantissas, are split directly to their final place.
+ * Pack numbers of several bytes. If a plane is stored uncompressed, and so are all planes before it, its final position
+ * is known in advance, and the plane is split directly to that position. These are usually the mantissas.
  */
 static uint32_t pack_numbers(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
 {
@@ -453,7 +455,10 @@ uint32_t planes_pack_zeros(int width, uint8_t *out)
     return at;
 }
 
-/* Unpack a plane. Sets *plane to its n bytes: in `room`, or in `in` if it was stored uncompressed. */
+/*
+ * Unpack a plane. *plane is set to the address of its n bytes. This is `room`, or, if the plane was stored
+ * uncompressed, an address in `in`.
+ */
 static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *room, uint32_t n,
                         const uint8_t **plane)
 {

@@ -1,17 +1,18 @@
 /*
  * pickle.h - parse pickles into trees of data, without executing them
  *
- * The parser runs the stream of a data.pkl (protocol <= 5, the opcodes that hold data) and builds a tree. It
- * never executes or imports anything: a GLOBAL becomes a name, a REDUCE or NEWOBJ becomes a node that holds
- * callable and arguments as data, and a BUILD attaches its state to the node. Therefore pickle_write() can write
- * any tree, even one with unknown classes.
+ * The parser runs the stream of a data.pkl (protocol <= 5, only the opcodes that hold data) and builds a tree. It never
+ * executes or imports anything: a GLOBAL becomes a name, a REDUCE or NEWOBJ becomes a node that holds the callable and
+ * its arguments as data, and a BUILD attaches its state to the node. Therefore pickle_write() can write any tree, even
+ * one with unknown classes.
  *
- * A compile-time allow-list defines the meaning of callables. A node whose class is not on the list has `opaque`
- * set, is listed in the tree, and provides only its name. Callers refuse it where they need its value.
+ * A compile-time allow-list defines the meaning of callables. If the class of a node is not on the list, the node has
+ * `opaque` set and is listed in pk_tree.opaque. Only its class name is then known, so a caller that needs the value
+ * must refuse it.
  *
- * Pickle bytes, nesting, memo, nodes and string lengths have limits (below), and the tree is in one arena with a
- * ceiling. Through the memo the graph is a DAG. A cycle is refused, and so is a string or int key that appears
- * twice in one dict.
+ * The number of bytes, the nesting, the memo, the number of nodes and the lengths of strings are limited (below), and
+ * the tree is in one arena with a ceiling. The memo allows a node to have several parents. A cycle is refused, and so
+ * is a string or int key that appears twice in one dict.
  *
  * Threads: a parsed tree never changes.
  */
@@ -26,41 +27,45 @@
 #include "libcommon/base/mem.h"
 
 enum pk_type {
-    PK_NONE, PK_BOOL, PK_INT,           /* i; a bool too */
-    PK_BIGINT,                          /* str, len: two's complement, little-endian, > 8 bytes */
+    PK_NONE, PK_BOOL, PK_INT,           /* value in i; also for PK_BOOL */
+    PK_BIGINT,                          /* value in str[len]: two's complement, little-endian, more than 8 bytes */
     PK_FLOAT,
-    PK_STR, PK_BYTES,                   /* str, len; str also ends with a NUL */
-    PK_LIST, PK_TUPLE, PK_SET,          /* item[n] */
+    PK_STR, PK_BYTES,                   /* value in str[len]; PK_STR is followed by a NUL */
+    PK_LIST, PK_TUPLE, PK_SET,          /* members in item[n] */
     PK_DICT,                            /* item[2n]: key, value, in insertion order */
-    PK_GLOBAL,                          /* module, name */
-    PK_CALL,                            /* REDUCE: fn(args...) */
-    PK_OBJ,                             /* NEWOBJ: cls.__new__(cls, args...) */
-    PK_PERSID,                          /* args: a persistent id, here always a storage tuple */
-    PK_ROW,                             /* pickle_parse_table(): an object that take() accepted; i is its number */
+    PK_GLOBAL,                          /* names in module, name */
+    PK_CALL,                            /* made by REDUCE: the call fn(args...) */
+    PK_OBJ,                             /* made by NEWOBJ: fn.__new__(fn, args...) */
+    PK_PERSID,                          /* args is a persistent id, in these files always a tuple that refers to a
+                                         * storage */
+    PK_ROW,                             /* only pickle_parse_table(): an object that take() accepted; i is its number */
 };
 
 struct pk {
     enum pk_type type;
-    bool opaque;                        /* its class is not on the allow-list */
-    uint8_t mark, height;               /* for the parser: state of its walk; number of levels below */
-    uint32_t n;                         /* number of items; of pairs for a dict */
-    uint32_t cap;                       /* for builders: number of pointers that fit into item */
-    uint32_t weight;                    /* for the parser: number of nodes below, shared ones counted each time */
-    uint64_t at;                        /* offset in the pickle of the opcode that made it, for messages */
+    bool opaque;                        /* the class of the node is not on the allow-list */
+    uint8_t mark, height;               /* for the parser: state of its walk, and number of levels below this node */
+    uint32_t n;                         /* number of items; for a dict, number of pairs */
+    uint32_t cap;                       /* for code that builds trees: number of pointers that fit into item */
+    uint32_t weight;                    /* for the parser: number of nodes below; a shared node counts once for each
+                                         * reference */
+    uint64_t at;                        /* offset in the pickle of the opcode that made the node, for messages */
     union {
         int64_t i;
         double f;
         struct { const char *str; uint64_t len; };
         struct {
-            struct pk **item;           /* LIST TUPLE SET DICT */
-            struct pk_index *index;     /* DICT: index of its string keys, made by pk_set() for many keys; or NULL */
+            struct pk **item;           /* for PK_LIST, PK_TUPLE, PK_SET, PK_DICT */
+            struct pk_index *index;     /* PK_DICT: index of its string keys, which pk_set() builds if there are many
+                                         * keys; or NULL */
         };
         struct { const char *module, *name; };
         struct {
-            struct pk *fn;              /* CALL: callable; OBJ: class; PERSID: NULL */
-            struct pk *args;            /* a tuple (PERSID: the id) */
+            struct pk *fn;              /* CALL: the callable; OBJ: the class; PERSID: NULL */
+            struct pk *args;            /* a tuple; PERSID: the id */
             struct pk *state;           /* operand of BUILD, or NULL */
-            struct pk *fill;            /* for an object: PK_LIST of APPENDS or PK_DICT of SETITEMS, or NULL */
+            struct pk *fill;            /* an object's items: a PK_LIST made by APPENDS or a PK_DICT made by
+                                         * SETITEMS, or NULL */
         };
     };
 };
@@ -75,33 +80,35 @@ struct pk_tree {
 };
 
 /*
- * Limits of a stream. The last one refuses a bomb of nested, shared lists. It bounds the number of nodes that a
- * walk over all pointers can visit. No tree without sharing reaches it.
+ * Limits of a pickle. PICKLE_MAX_WEIGHT limits the number of nodes that a walk over all pointers visits. A small pickle
+ * of nested lists, each shared several times, would otherwise take practically infinite time. Trees without shared
+ * nodes never reach this limit.
  */
 #define PICKLE_MAX_BYTES  ((size_t)256 << 20)
-#define PICKLE_MAX_DEPTH  200           /* nested values; also the number of marks */
-#define PICKLE_MAX_STACK  (4u << 20)    /* values waiting on the machine's stack */
+#define PICKLE_MAX_DEPTH  200           /* nested values; also the limit for the number of marks */
+#define PICKLE_MAX_STACK  (4u << 20)    /* values on the stack of the machine */
 #define PICKLE_MAX_MEMO   (64u << 20)   /* highest memo index + 1 */
 #define PICKLE_MAX_ARENA  ((size_t)512 << 20)
-#define PICKLE_MAX_WEIGHT (32u << 20)   /* nodes, plus one per 16 bytes of string; shared ones counted each time */
+#define PICKLE_MAX_WEIGHT (32u << 20)   /* nodes, plus one per 16 bytes of string; a shared node counts once for each
+                                         * reference */
 
 /*
- * Parse a pickle. `name` is used in messages ("/x/y.pt: data.pkl"). Returns 0 and the tree, which the caller frees
- * with pk_tree_free(), or -1 with ERR_DATA and the offset inside the pickle.
+ * Parse a pickle. `name` is its name in messages ("/x/y.pt: data.pkl"). Returns 0 and sets *out to the tree, which the
+ * caller frees with pk_tree_free(). Returns -1 with ERR_DATA and the offset inside the pickle on failure.
  */
 MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
                             struct pk_tree *out, struct err *e);
 /*
- * Parse a pickle that is one large table: a few lines for each piece of a checkpoint of thousands of ranks. Its
- * memory limit is PICKLE_TABLE_ROOM bytes per byte of the pickle, if that is more than the usual limit. Every
- * complete object of the given classes is passed to take(). If take() accepts the object, the tree stores its
- * number (PK_ROW) and its memory is released. The object has not been checked at that time, so take() must accept
- * only a value that it understands down to the last node.
+ * Parse a pickle that is one large table, with a few entries for each piece of a checkpoint of thousands of ranks. The
+ * memory limit is PICKLE_TABLE_ROOM bytes per byte of the pickle, or the usual limit if that is larger. Each complete
+ * object of one of the given classes is passed to take(). If take() accepts the object, the tree stores only the number
+ * that take() returned (PK_ROW), and the memory of the object is released. The object has not been checked at this
+ * time, so take() must check every node of it and accept only an object that it understands completely.
  */
 struct pickle_rows {
     const char *const (*cls)[2];        /* module and name of each class */
     int n;
-    /* Returns the object's number, or -1 to keep the object. */
+    /* Returns the number for the object, or -1 if the object is to remain in the tree. */
     int64_t (*take)(void *ctx, int cls, const struct pk *v);
     void *ctx;
 };
@@ -110,51 +117,53 @@ MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *nam
 #define PICKLE_TABLE_ROOM 48
 void pk_tree_free(struct pk_tree *t);
 /*
- * Append the tree to out as a protocol-2 pickle that torch's weights-only unpickler accepts. Shared nodes are
- * memoized; strings only where that saves bytes.
+ * Append the tree to `out` as a pickle of protocol 2 that torch's weights-only unpickler accepts. A shared node is
+ * written once and read from the memo after that. A string is stored in the memo only if that saves bytes.
  */
 void pickle_write(const struct pk *root, struct strbuf *out);
 
 /*
- * Readers. These functions return NULL or false if the value has another form. v may be NULL, except in
- * pk_is_plain().
+ * Functions that read a tree. They return NULL or false if v has another form. v may be NULL, except in pk_is_plain().
  */
 /*
- * Return the value for a string key of a dict, of an OrderedDict, or of the state of an object such as a
- * Namespace.
+ * Return the value of string key `key` of a dict, of an OrderedDict, or of the state of an object such as a Namespace.
  */
 struct pk *pk_get(const struct pk *v, const char *key);
 /*
- * Return the pairs item[2i], item[2i+1] of a dict, an OrderedDict (CALL with fill) or an object's state, and their
- * number in *n.
+ * Return the pairs of a dict, of an OrderedDict (a CALL with fill), or of an object's state. Pair i is item[2i] (key)
+ * and item[2i+1] (value). *n is set to the number of pairs.
  */
 struct pk **pk_pairs(const struct pk *v, uint32_t *n);
-/* Return the items of a list, tuple, set, frozenset, deque or torch.Size, and their number in *n. */
+/* Return the items of a list, tuple, set, frozenset, deque or torch.Size. *n is set to the number of items. */
 struct pk **pk_items(const struct pk *v, uint32_t *n);
-bool pk_as_int(const struct pk *v, int64_t *out);       /* accepts a bool and a NumPy integer scalar too */
-int64_t pk_int_or(const struct pk *v, int64_t otherwise);       /* the same; `otherwise` for other values and NULL */
-bool pk_as_double(const struct pk *v, double *out);     /* accepts an int too */
-/* Return the text of a string, or NULL. Text that contains a NUL gives NULL too, because it is not a valid name. */
+bool pk_as_int(const struct pk *v, int64_t *out);       /* also accepts a bool and an integer scalar of NumPy */
+int64_t pk_int_or(const struct pk *v, int64_t otherwise);       /* like pk_as_int(); returns `otherwise` if v is NULL
+                                                                 * or no integer */
+bool pk_as_double(const struct pk *v, double *out);     /* also accepts an int */
+/*
+ * Return the text of a string. Returns NULL if v is not a string, or if its text contains a NUL, because such a text is
+ * not a valid name.
+ */
 const char *pk_as_str(const struct pk *v);
-bool pk_is_none(const struct pk *v);                    /* true also for NULL */
-/* Returns true for text, numbers, None, and lists, tuples and dicts of these, which any loader accepts. */
+bool pk_is_none(const struct pk *v);                    /* also true if v is NULL */
+/* Returns true if v is a text, a number, None, or a list, tuple or dict of such values. Any loader accepts these. */
 bool pk_is_plain(const struct pk *v);
 /*
- * Write the class of an OBJ, CALL or GLOBAL to buf ("megatron.enums.PositionEmbeddingType") and return buf.
- * Returns NULL for other values.
+ * Write the class name of an OBJ, CALL or GLOBAL to buf ("megatron.enums.PositionEmbeddingType"), and return buf.
+ * Returns NULL for any other value.
  */
 const char *pk_class(const struct pk *v, char *buf, size_t size);
 bool pk_is_class(const struct pk *v, const char *module, const char *name);
 /*
- * Parse an enum member in either of its two forms. For getattr(cls, 'alibi') this returns the member's name. For
- * cls(3) it returns NULL and sets *value to 3. For any other value it returns NULL and sets *value to INT64_MIN.
- * value may be NULL.
+ * Parse an enum member, which is pickled in one of two forms. For getattr(cls, 'alibi'), returns the name of the
+ * member. For cls(3), returns NULL and sets *value to 3. For any other v, returns NULL and sets *value to INT64_MIN.
+ * `value` may be NULL.
  */
 const char *pk_enum(const struct pk *v, int64_t *value);
 /*
- * Append a value as one line of JSON. Sequences become arrays, dicts and object states become objects. Values that
- * JSON lacks become strings ("tensor f32 [4, 2]", "torch.bfloat16", "PositionEmbeddingType.alibi", "NaN",
- * "<os.system>" for an opaque value).
+ * Append a value as one line of JSON. Sequences become arrays; dicts and the states of objects become objects. A value
+ * that JSON cannot express becomes a string, such as "tensor f32 [4, 2]", "torch.bfloat16",
+ * "PositionEmbeddingType.alibi", "NaN", or, for an opaque value, "<os.system>".
  */
 void pk_text(const struct pk *v, struct strbuf *out);
 /* Returns true if pk_text() writes the same text for both values. */
@@ -165,12 +174,15 @@ bool pk_same_text(const struct pk *a, const struct pk *b);
  */
 bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out);
 
-/* Constructors. All memory comes from the arena, which must have no ceiling, so these functions cannot fail. */
+/*
+ * Functions that make nodes. All memory comes from the arena, which must not have a ceiling, so these functions cannot
+ * fail.
+ */
 struct pk *pk_none(struct arena *a);
 struct pk *pk_bool(struct arena *a, bool v);
 struct pk *pk_int(struct arena *a, int64_t v);
 struct pk *pk_float(struct arena *a, double v);
-struct pk *pk_str(struct arena *a, const char *s);          /* copies */
+struct pk *pk_str(struct arena *a, const char *s);          /* copies s */
 struct pk *pk_list(struct arena *a);
 struct pk *pk_tuple(struct arena *a);
 struct pk *pk_dict(struct arena *a);
@@ -179,13 +191,15 @@ struct pk *pk_global(struct arena *a, const char *module, const char *name);
 struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args);
 struct pk *pk_object(struct arena *a, const char *module, const char *name, struct pk *state);
 void pk_add(struct arena *a, struct pk *list_or_tuple, struct pk *v);
-void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);    /* replaces an equal str or int key */
+void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);    /* also replaces the value of an
+                                                                                 * equal key */
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v);
 void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 bool pk_remove(struct pk *dict, const char *key);
-struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep; shared nodes remain shared; None for a NULL v */
+struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep copy; shared nodes remain shared; returns None if
+                                                             * v is NULL */
 /*
- * Copy as pk_copy() does, but call swap(ctx, node) for each node first. If it returns a node, that node is used
+ * Copy a tree as pk_copy() does, but first call swap(ctx, node) for each node. If swap() returns a node, it is used
  * instead of a copy.
  */
 struct pk *pk_copy_swap(struct arena *a, const struct pk *v,

@@ -1,6 +1,4 @@
-/*
- * pickle_classes.c - the allow-list and its queries
- */
+/* pickle_classes.c - the allow-list of classes, and functions that look up names in it */
 #include "libcommon/format/pickle/pickle_classes.h"
 
 #include <string.h>
@@ -10,7 +8,9 @@ struct pickle_known {
     unsigned uses;
 };
 
-/* See docs/formats.md, section 3.3. Sorted by use, not by name, because the list is short and people read it. */
+/*
+ * See docs/formats.md, section 3.3. The list is sorted by use, not by name, because it is short and is read by people.
+ */
 static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
     {"torch._utils", "_rebuild_tensor_v2", USE_CALL | USE_VALUE},
@@ -61,7 +61,10 @@ static const struct pickle_known known[] = {
     {"pathlib", "PosixPath", USE_CALL},
 };
 
-/* Storage classes by dtype; the full name is "torch." + name. NULL: torch keeps this dtype in an UntypedStorage. */
+/*
+ * Storage classes, by dtype; the full name is "torch." + name. NULL: torch stores tensors of this dtype in an
+ * UntypedStorage.
+ */
 static const char *const storages[DTYPE_N] = {
     [DTYPE_F64] = "DoubleStorage", [DTYPE_F32] = "FloatStorage", [DTYPE_F16] = "HalfStorage",
     [DTYPE_BF16] = "BFloat16Storage", [DTYPE_I64] = "LongStorage", [DTYPE_I32] = "IntStorage",
@@ -143,8 +146,8 @@ const struct pk *pickle_getattr_class(const struct pk *v)
 }
 
 /*
- * Returns true if a call of a listed class is permitted. A call with arguments that its class never has is
- * refused, because its meaning is unknown.
+ * Returns true if the call of a listed class is permitted. A call with arguments that this class never gets is not
+ * permitted, because its meaning is unknown.
  */
 static bool known_call(const struct pk *v)
 {

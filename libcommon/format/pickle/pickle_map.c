@@ -1,5 +1,5 @@
 /*
- * pickle_map.c - open addressing; strings and globals are compared by content, other nodes by address
+ * pickle_map.c - a hash table with open addressing; strings and globals are compared by content, other nodes by address
  */
 #include "libcommon/format/pickle/pickle_map.h"
 

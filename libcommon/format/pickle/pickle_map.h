@@ -1,7 +1,8 @@
 /*
- * pickle_map.h - a hash map from tree nodes to small facts, for writing and copying
+ * pickle_map.h - a hash map from tree nodes to a few numbers about each node, for writing and copying trees
  *
- * Equal strings are the same key, and so are equal globals. Any other node is a key by its address.
+ * Strings with equal text are the same key, and so are equal globals. All other nodes are distinguished by their
+ * address.
  */
 #ifndef SHARDKIT_FORMAT_PICKLE_MAP_H
 #define SHARDKIT_FORMAT_PICKLE_MAP_H
@@ -10,8 +11,9 @@
 
 struct pickle_fact {
     const struct pk *key;               /* NULL: an empty slot */
-    struct pk *copy;                    /* used by pk_copy */
-    uint32_t refs, memo;                /* used by pickle_write: number of visits; memo index + 1 once stored */
+    struct pk *copy;                    /* the node's copy, used by pk_copy() */
+    uint32_t refs, memo;                /* used by pickle_write(): number of references to the node; its memo index +
+                                         * 1 once it is stored */
 };
 
 struct pickle_map {                     /* must be zero-initialized */
@@ -19,7 +21,7 @@ struct pickle_map {                     /* must be zero-initialized */
     size_t n, cap;
 };
 
-/* Return the facts of a node, zeroed if the node is new. The pointer is valid until the next call. */
+/* Return the entry of node `key`. The members are zero if the node is new. The pointer is valid until the next call. */
 struct pickle_fact *pickle_map_get(struct pickle_map *m, const struct pk *key);
 void pickle_map_free(struct pickle_map *m);
 

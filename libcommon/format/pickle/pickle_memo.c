@@ -1,14 +1,12 @@
-/*
- * pickle_memo.c - scan the opcodes of a pickle: skip operands and mark the numbers that GET opcodes read
- */
+/* pickle_memo.c - scan the opcodes of a pickle: skip operands, and mark the memo numbers that GET opcodes read */
 #include "libcommon/format/pickle/pickle_memo.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /*
- * Kinds of operands. A plain number is the operand's length in bytes. COUNTED | n means that a number of n bytes
- * precedes the operand and gives its length.
+ * Kinds of operands. A number below 16 is the length of the operand in bytes. COUNTED | n means that a number of n
+ * bytes precedes the operand and gives its length.
  */
 enum { COUNTED = 16, LINES = 32, END = 64 };
 
@@ -38,7 +36,7 @@ static uint8_t operand_of(uint8_t op)
     }
 }
 
-/* Return the length of an operand with at most n available bytes, or SIZE_MAX if it is incomplete. */
+/* Return the length of the operand at p, or SIZE_MAX if its end is not among the n bytes that are available. */
 static size_t operand_len(uint8_t kind, const uint8_t *p, size_t n)
 {
     const size_t width = kind & 15;
@@ -61,7 +59,7 @@ static size_t operand_len(uint8_t kind, const uint8_t *p, size_t n)
 
 typedef void memo_fn(struct pickle_memo *o, uint8_t op, uint32_t i);
 
-/* Call fn for each memo opcode with its number, which is 0 for MEMOIZE. */
+/* Call fn for each opcode that uses the memo, with the opcode's memo number (0 for MEMOIZE). */
 static void each(struct pickle_memo *o, const uint8_t *p, size_t len, memo_fn *fn)
 {
     for (size_t at = 0; at < len;) {
@@ -78,7 +76,7 @@ static void each(struct pickle_memo *o, const uint8_t *p, size_t len, memo_fn *f
     }
 }
 
-/* Set o->n to one more than the highest number that a PUT stores, and count the MEMOIZE opcodes in n_stored. */
+/* Set o->n to the highest number that a PUT stores, plus one. Count the MEMOIZE opcodes in o->n_stored. */
 static void count_memo_numbers(struct pickle_memo *o, uint8_t op, uint32_t i)
 {
     if (op == 0x94)
@@ -101,8 +99,8 @@ void pickle_memo_scan(struct pickle_memo *o, const uint8_t *p, size_t len)
     *o = (struct pickle_memo){0};
     each(o, p, len, count_memo_numbers);
     /*
-     * MEMOIZE uses the count of stored values as its number. PUT opcodes store at most n of them, so the sum is an
-     * upper bound.
+     * MEMOIZE stores a value under the number of values stored so far. PUT opcodes store at most o->n values, so the
+     * sum is an upper bound for all numbers.
      */
     o->n = o->n + o->n_stored < PICKLE_MAX_MEMO ? o->n + o->n_stored : PICKLE_MAX_MEMO;
     o->n_stored = 0;

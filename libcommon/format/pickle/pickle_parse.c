@@ -1,15 +1,16 @@
 /*
- * pickle_parse.c - the machine that builds a tree from a pickle
+ * pickle_parse.c - run the opcodes of a pickle, and build a tree from them
  *
- * A pickle is a program for a stack machine. Here every opcode creates or joins nodes of a tree, and none
- * resolves a name:
+ * A pickle is a program for a stack machine. Here, every opcode creates or joins nodes of a tree, and no opcode
+ * resolves a name. The machine uses:
  *
- *   stack   values that wait to be consumed; a mark is a saved stack height
- *   memo    index -> node, so that one node can have several parents
- *   (, x.., t/u/e   everything above the newest mark becomes a tuple / pairs / items
+ *   stack   values that later opcodes use; a mark is a saved height of the stack
+ *   memo    maps an index to a node, so that one node can have several parents
+ *   (, x.., t/u/e   '(' sets a mark; 't', 'u' and 'e' make a tuple, pairs or items of the values above it
  *
- * There are two phases. run_pickle_machine() builds the tree. resolve_node() walks it once, refuses cycles, excessive
- * depth and bombs, finds the opaque nodes, and makes the lists in struct pk_tree.
+ * There are two phases. run_pickle_machine() builds the tree. resolve_node() walks the tree once. It refuses cycles,
+ * trees that are too deep, and trees in which shared nodes would be visited too often. It finds the opaque nodes, and
+ * makes the lists in struct pk_tree.
  */
 #include "libcommon/base/text.h"
 #include "libcommon/format/pickle/pickle.h"
@@ -40,26 +41,27 @@ enum {
 
 enum { PROTOCOL_MAX = 5 };
 
-/* Longest module or class name. CPython has no limit; real names have fewer than 100 letters. */
+/* Maximum length of the name of a module or class. CPython has no limit; real names have fewer than 100 letters. */
 enum { MAX_NAME = 500 };
 
 /*
- * An object that may become a row once its state is set. Its nodes can be released if nothing else refers to them.
- * This holds if the object has been on the stack all the time, no value made since is read again from the memo,
- * and nothing was added to an older value.
+ * An object that take() may replace by its number (a row, PK_ROW) once the object's state is set. If take() accepts the
+ * object, its memory is released, so nothing else may refer to its nodes. This is certain if the object has been on the
+ * stack since it was made, no value that was made after it is read again from the memo, and nothing was added to a
+ * value that is older than it. Otherwise v is set to NULL, and the object stays in the tree.
  */
 struct open_row {
-    struct pk *v;                       /* NULL: none */
+    struct pk *v;                       /* the object; NULL: none */
     int cls;
-    uint32_t depth;                     /* its index on the stack */
-    struct arena_mark begin, inside;    /* arena marks: before v and its empty arguments; after v */
-    /* v has empty arguments and is not read again, so that v itself can be released */
+    uint32_t depth;                     /* index of the object on the stack */
+    struct arena_mark begin, inside;    /* positions in the arena: before v and its empty arguments; after v */
+    /* v has no arguments and is not read again from the memo, so v itself can be released, too */
     bool lone;
 };
 
 struct machine {
     const uint8_t *p;
-    size_t len, at, op_at;              /* offset of the next byte; offset of the current opcode */
+    size_t len, at, op_at;              /* at: offset of the next byte; op_at: offset of the current opcode */
     const char *name;
     struct err *e;
     struct arena *a;
@@ -70,9 +72,10 @@ struct machine {
     uint32_t n_marks;
     struct pickle_memo memo;
     size_t frame_end;
-    const struct pickle_rows *rows;     /* NULL: no object becomes a row */
+    const struct pickle_rows *rows;     /* NULL: take() is never called */
     struct open_row row;
-    struct arena_mark before_tuple;     /* arena mark before the last empty tuple, and stream offset after its opcode */
+    struct arena_mark before_tuple;     /* position in the arena before the last empty tuple, and offset in the
+                                         * pickle after its opcode */
     size_t after_tuple;
 };
 
@@ -141,7 +144,7 @@ static int push(struct machine *m, struct pk *v)
     return 0;
 }
 
-/* Forget the open row if its object is no longer on the stack. To be called after the stack became lower. */
+/* Close m->row if its object is no longer on the stack. Must be called after values were removed from the stack. */
 static void lower(struct machine *m)
 {
     if (m->n <= m->row.depth)
@@ -149,8 +152,8 @@ static void lower(struct machine *m)
 }
 
 /*
- * Forget the open row if a value older than its object changes, because that value may then refer to the row's nodes.
- * To be called before a value changes.
+ * Close m->row if v is older than the row's object: once v changes, it may refer to nodes of that object. Must be
+ * called before v changes.
  */
 static void changed(struct machine *m, const struct pk *v)
 {
@@ -158,7 +161,10 @@ static void changed(struct machine *m, const struct pk *v)
         m->row.v = NULL;
 }
 
-/* Return the number of accessible values. Those below the newest mark are inaccessible until the mark is removed. */
+/*
+ * Return the number of values that opcodes can reach. Values below the newest mark are out of reach until the mark is
+ * removed.
+ */
 static uint32_t n_reachable(const struct machine *m)
 {
     return m->n - (m->n_marks ? m->mark[m->n_marks - 1] : 0);
@@ -193,8 +199,8 @@ static int put_mark(struct machine *m)
 }
 
 /*
- * Pop the values above the newest mark. *item is valid until the next push. Returns their number, or -1 if there
- * is no mark.
+ * Pop all values above the newest mark, and the mark. *item is set to the values, and is valid until the next push.
+ * Returns the number of values, or -1 if there is no mark.
  */
 static int64_t pop_to_mark(struct machine *m, struct pk ***item)
 {
@@ -253,7 +259,7 @@ static int push_float(struct machine *m)
 
     if (!v)
         return -1;
-    for (int i = 0; i < 8; i++)         /* the only big-endian number of the format */
+    for (int i = 0; i < 8; i++)         /* this is the only big-endian number in the format */
         bits = bits << 8 | p[i];
     memcpy(&v->f, &bits, sizeof v->f);
     return push(m, v);
@@ -270,7 +276,10 @@ static int push_string(struct machine *m, enum pk_type type, const uint8_t *p, u
     return v->str ? push(m, v) : too_big(m);
 }
 
-/* Push an integer in two's complement, little-endian, of any length. It becomes a PK_INT if it fits. */
+/*
+ * Push an integer of n bytes, in two's complement and little-endian. It becomes a PK_INT if it fits into 64 bits, else
+ * a PK_BIGINT.
+ */
 static int push_long(struct machine *m, uint64_t n)
 {
     const uint8_t *p = read_operand_bytes(m, n);
@@ -279,7 +288,7 @@ static int push_long(struct machine *m, uint64_t n)
     if (!p)
         return -1;
     while (n > 1 && (p[n - 1] == 0 || p[n - 1] == 0xff) && (p[n - 1] ^ p[n - 2]) < 0x80)
-        n--;                            /* drop a byte that only repeats the sign */
+        n--;                            /* remove a byte that only repeats the sign */
     if (n > 8)
         return push_string(m, PK_BIGINT, p, n);
     for (uint64_t i = 0; i < n; i++)
@@ -291,7 +300,10 @@ static int push_long(struct machine *m, uint64_t n)
 
 static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((const char *)p, n) == n; }
 
-/* Read a length of 1, 4 or 8 bytes and return the bytes that it announces. */
+/*
+ * Read a length, which is a number of `len_bytes` bytes (1, 4 or 8), and return the bytes that follow it. *len is set
+ * to their number.
+ */
 static const uint8_t *read_counted_operand(struct machine *m, int len_bytes, uint64_t *len)
 {
     const uint8_t *p = read_operand_bytes(m, (uint64_t)len_bytes);
@@ -322,7 +334,7 @@ static int push_bytes(struct machine *m, int len_bytes)
     return p ? push_string(m, PK_BYTES, p, len) : -1;
 }
 
-/* Push a str of Python 2: as text if it is valid UTF-8, else as bytes. */
+/* Push a string of Python 2. If it is valid UTF-8 it becomes text, else bytes. */
 static int push_str8(struct machine *m, int len_bytes)
 {
     uint64_t len;
@@ -331,7 +343,10 @@ static int push_str8(struct machine *m, int len_bytes)
     return p ? push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len) : -1;
 }
 
-/* Return the length of a module or name at p. Only printable ASCII counts, so that it can be part of a message. */
+/*
+ * Return the length of the name of a module or class at p. Only printable ASCII characters are counted, so that
+ * messages can contain the name.
+ */
 static size_t word_len(const uint8_t *p, size_t room)
 {
     size_t n = 0;
@@ -346,7 +361,7 @@ static int no_word(struct machine *m)
     return report_pickle_damage(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
 }
 
-/* Read one line of a GLOBAL. */
+/* Read one of the two lines of a GLOBAL. */
 static char *read_global_line(struct machine *m)
 {
     const uint8_t *p = m->p + m->at;
@@ -378,7 +393,7 @@ static bool is_word(const struct pk *v)
     return v->type == PK_STR && v->len > 0 && v->len <= MAX_NAME && word_len((const uint8_t *)v->str, v->len) == v->len;
 }
 
-/* Push a global of protocol 4, whose module and name are strings on the stack. */
+/* Push a global in the form of protocol 4, in which module and name are strings on the stack. */
 static int push_stack_global(struct machine *m)
 {
     struct pk *name = pop(m), *module = name ? pop(m) : NULL, *v = module ? new_node(m, PK_GLOBAL) : NULL;
@@ -394,7 +409,7 @@ static int push_stack_global(struct machine *m)
 
 /* ---- containers ---- */
 
-/* Make room for `more` pointers after the first `n`. */
+/* Make room for `more` pointers after the first n items of v. */
 static int room(struct machine *m, struct pk *v, uint32_t n, uint32_t more)
 {
     uint64_t want = (uint64_t)n + more;
@@ -450,7 +465,10 @@ static int push_small_tuple(struct machine *m, uint32_t n)
     return push_tuple(m, m->stack + m->n, n);
 }
 
-/* Return the container that receives items of this kind: the top value itself, or the fill of an object. */
+/*
+ * Return the container that receives items of this type: the value on top of the stack, or, if that is an object, its
+ * `fill`.
+ */
 static struct pk *container(struct machine *m, enum pk_type type)
 {
     struct pk *v = top(m);
@@ -549,8 +567,8 @@ static void begin_row(struct machine *m, struct pk *v)
 }
 
 /*
- * Finish the open row: its object, on top of the stack, has received its state. If read_operand_bytes() accepts the
- * object, a PK_ROW node replaces it.
+ * Complete the row m->row, whose object is on top of the stack and has just received its state. If m->rows->take()
+ * accepts the object, a PK_ROW node replaces it, and its memory is released.
  */
 static int end_row(struct machine *m)
 {
@@ -565,7 +583,9 @@ static int end_row(struct machine *m)
         return 0;
     v->args = v->state = NULL;
     arena_release(m->a, row.lone ? row.begin : row.inside);
-    /* This allocates less than a full node, because only the number of a row is ever read. */
+    /*
+     * A PK_ROW node is allocated without the members after `i`, because only its type, offset and number are ever read.
+     */
     if (row.lone && !(v = arena_alloc(m->a, offsetof(struct pk, i) + sizeof v->i)))
         return too_big(m);
     v->type = PK_ROW;
@@ -583,7 +603,7 @@ static int push_act(struct machine *m, enum pk_type type)
         return -1;
     if (args->type != PK_TUPLE)
         return report_pickle_damage(m, "arguments that are no tuple");
-    /* A nested class is pickled as getattr(outer, 'inner'), so fn may also be a call. */
+    /* A nested class is pickled as the call getattr(outer, 'inner'), so fn may also be a call. */
     if (fn && fn->type != PK_GLOBAL && fn->type != PK_CALL)
         return report_pickle_damage(m, "calls something that is no global");
     v = new_node(m, type);
@@ -596,7 +616,7 @@ static int push_act(struct machine *m, enum pk_type type)
     return push(m, v);
 }
 
-/* Push the call NAME(arg), which is how protocol 2 and pickle_write() represent this value. */
+/* Push the call NAME(arg). Protocol 2 and pickle_write() represent this value by such a call. */
 static int push_builtin(struct machine *m, const char *name, struct pk *arg)
 {
     struct pk *fn = arg ? new_node(m, PK_GLOBAL) : NULL, *args = fn ? new_node(m, PK_TUPLE) : NULL;
@@ -645,8 +665,8 @@ static int push_newobj_ex(struct machine *m)
 }
 
 /*
- * Check a frame. A frame is only a hint how much to read at once, but one that does not fit its surroundings is
- * damage.
+ * Check a frame. It is only a hint how many bytes a reader should read at once. A frame that overlaps another one or
+ * the end of the pickle is damage.
  */
 static int frame(struct machine *m)
 {
@@ -815,7 +835,7 @@ struct lists {
     uint32_t n_opaque, cap_opaque, n_acts, cap_acts;
 };
 
-/* Report damage at the offset where the node was made. Returns -1. */
+/* Report damage at the offset of the opcode that made the node. Returns -1. */
 static int PRINTF_LIKE(3, 4) report_node_damage(struct lists *l, const struct pk *v, const char *fmt, ...)
 {
     va_list ap;
@@ -840,8 +860,8 @@ static int compare_dict_keys(const void *pa, const void *pb)
 }
 
 /*
- * Returns true for scalar values. The key of a scalar may be any text, such as a token of a vocabulary. The key of
- * another value is the name of a tensor or of a part of the state.
+ * Returns true for scalar values. The key of a scalar in a dict may be any text, such as a token of a vocabulary. The
+ * key of any other value is the name of a tensor or of a part of the state.
  */
 static bool is_scalar_node(const struct pk *v)
 {
@@ -849,8 +869,8 @@ static bool is_scalar_node(const struct pk *v)
 }
 
 /*
- * Refuse duplicate and invalid keys. Python would silently keep the second value of a duplicate key, and no writer
- * makes such a dict.
+ * Refuse duplicate and invalid keys. Python would silently use the second value of a duplicate key. No writer makes
+ * such a dict.
  */
 static int check_dict_keys(struct lists *l, const struct pk *dict)
 {
@@ -879,7 +899,7 @@ static int check_dict_keys(struct lists *l, const struct pk *dict)
 
 static int resolve_node(struct lists *l, struct pk *v, int depth, bool called);
 
-/* Walk a child and add its weight and height to its parent. */
+/* Walk a child node, and add its weight and height to those of its parent. */
 static int resolve_child_node(struct lists *l, struct pk *v, struct pk *child, int depth, bool called)
 {
     if (!child)
@@ -926,7 +946,7 @@ static void list_node(struct lists *l, struct pk *v, bool called)
         ARRAY_ROOM(l->act, l->cap_acts, l->n_acts + 1);
         l->act[l->n_acts++] = v;
     }
-    /* A called class is checked together with the call. */
+    /* If the class is called, it is checked together with the call. */
     if (!called && pickle_is_opaque(v)) {
         v->opaque = true;
         ARRAY_ROOM(l->opaque, l->cap_opaque, l->n_opaque + 1);
@@ -936,7 +956,7 @@ static void list_node(struct lists *l, struct pk *v, bool called)
 
 static int resolve_node(struct lists *l, struct pk *v, int depth, bool called)
 {
-    /* A global may be called in one place and be a value in another. */
+    /* The same global may be called in one place of the tree and be a value in another. */
     if (v->mark == DONE && v->type == PK_GLOBAL && !called && !v->opaque)
         list_node(l, v, false);
     if (v->mark == DONE)
@@ -965,7 +985,7 @@ static int at_cmp(const void *pa, const void *pb)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Copy a list into the arena and sort it by stream order. */
+/* Copy a list of nodes into the arena, sorted by their offset in the pickle. */
 static int keep_list(struct machine *m, const struct pk **list, uint32_t n, const struct pk ***out)
 {
     const struct pk **kept = arena_alloc(m->a, (n + 1) * sizeof *kept);
@@ -997,7 +1017,7 @@ static int finish_pickle_tree(struct machine *m, struct pk_tree *t)
     return rc;
 }
 
-/* Run the machine. The caller has set its bytes, name, error, rows and memory limit. */
+/* Parse the whole pickle. The caller has set the bytes, name, error, rows and memory limit in m. */
 static int parse(struct machine *m, struct pk_tree *out)
 {
     int rc;

@@ -1,6 +1,4 @@
-/*
- * pickle_text.c - format a tree as JSON text, for `args` and for messages
- */
+/* pickle_text.c - format a tree as JSON text, for `ckpt-inspect args` and for messages */
 #include "libcommon/format/pickle/pickle.h"
 
 #include <math.h>
@@ -10,7 +8,7 @@
 
 #include "libcommon/format/pickle/pickle_classes.h"
 
-/* Longer integers are not printed in decimal, because the conversion needs quadratic time. */
+/* Integers with more bytes are not printed in decimal, because the conversion takes quadratic time. */
 enum { MAX_DIGITS_BYTES = 64 };
 
 static void text_string(struct strbuf *out, const char *s, uint64_t len)
@@ -27,7 +25,10 @@ static void text_string(struct strbuf *out, const char *s, uint64_t len)
             strbuf_add(out, "\\t", 2);
         else if (c < ' ' || c == 0x7f)
             strbuf_addf(out, "\\u%04x", c);
-        /* Only Python accepts a lone surrogate (ED A0..BF xx) as UTF-8, so it is printed as an escape. */
+        /*
+         * The bytes ED A0..BF xx encode a lone surrogate. Only Python accepts that as UTF-8, so it is printed as an
+         * escape.
+         */
         else if (c == 0xed && (uint8_t)s[i + 1] >= 0xa0) {
             strbuf_addf(out, "\\u%04x", 0xd000 | ((uint8_t)s[i + 1] & 0x3f) << 6 | ((uint8_t)s[i + 2] & 0x3f));
             i += 2;
@@ -37,7 +38,7 @@ static void text_string(struct strbuf *out, const char *s, uint64_t len)
     strbuf_add(out, "\"", 1);
 }
 
-/* Append the shortest decimal that parses as the same double, always with a point or an exponent. */
+/* Append the shortest decimal number that parses as the same double. It always has a point or an exponent. */
 static void text_float(struct strbuf *out, double f)
 {
     char buf[40];
@@ -98,7 +99,9 @@ static void text_items(struct strbuf *out, struct pk **item, uint32_t n)
     strbuf_add(out, "]", 1);
 }
 
-/* Append pairs as a JSON object. JSON keys are strings, so any other key becomes its own text in quotes. */
+/*
+ * Append pairs as a JSON object. If a key is not a string, its text in quotes is used, because JSON keys are strings.
+ */
 static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
 {
     strbuf_add(out, "{", 1);
@@ -123,8 +126,8 @@ static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
 }
 
 /*
- * Append "tensor f32 [4, 2]", derived from the call's arguments alone. Returns false if they do not describe a
- * tensor.
+ * Append a text such as "tensor f32 [4, 2]", derived only from the arguments of the call. Returns false if the
+ * arguments do not describe a tensor.
  */
 static bool text_tensor(struct strbuf *out, const struct pk *args)
 {

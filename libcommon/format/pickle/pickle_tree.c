@@ -1,6 +1,4 @@
-/*
- * pickle_tree.c - read, construct and copy trees
- */
+/* pickle_tree.c - functions that read, construct and copy trees */
 #include "libcommon/format/pickle/pickle.h"
 
 #include <stdio.h>
@@ -52,7 +50,9 @@ const char *pk_as_str(const struct pk *v)
     return v && v->type == PK_STR && strlen(v->str) == v->len ? v->str : NULL;
 }
 
-/* Returned as the items of an empty container, to distinguish it from a value that is not a container. */
+/*
+ * pk_pairs() and pk_items() return this for an empty container, because NULL means that the value is not a container.
+ */
 static struct pk *nothing[1];
 
 static struct pk **pairs_of(const struct pk *dict, uint32_t *n)
@@ -80,13 +80,16 @@ static bool is_key(const struct pk *k, const char *key, size_t len)
     return k->type == PK_STR && k->len == len && memcmp(k->str, key, len) == 0;
 }
 
-/* Index of a dict's first n pairs by their keys, for dicts that receive many pairs. */
+/* An index of the first n pairs of a dict by their keys. It is built for dicts that get many pairs. */
 struct pk_index {
     struct names *pair;
     uint32_t n;
 };
 
-/* Return the dict that holds the pairs of a value which pk_pairs() accepts, or NULL if it has none yet. */
+/*
+ * Return the dict that holds the pairs of v, which must be a value that pk_pairs() accepts. Returns NULL if v has no
+ * pairs yet.
+ */
 static struct pk *dict_of(const struct pk *v)
 {
     if (v->type == PK_DICT)
@@ -143,11 +146,11 @@ struct pk **pk_items(const struct pk *v, uint32_t *n)
     return v->n ? v->item : nothing;
 }
 
-/* ---- numbers, NumPy's scalars included ---- */
+/* ---- numbers, including NumPy's scalars ---- */
 
 /*
- * Get up to 8 bytes, little-endian, from a bytes value or from _codecs.encode(text, 'latin1'). Returns their
- * number, or 0 for any other value.
+ * Get at most 8 bytes from a bytes value or from a call _codecs.encode(text, 'latin1'). *bits is set to the bytes, read
+ * as a little-endian number. Returns the number of bytes, or 0 for any other value.
  */
 static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
 {
@@ -164,7 +167,7 @@ static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
 
         if (n == 8 || (latin1 && c > 0xc3))
             return 0;
-        if (latin1 && c >= 0x80)        /* two bytes of UTF-8 */
+        if (latin1 && c >= 0x80)        /* a character that UTF-8 encodes in two bytes */
             c = (uint8_t)(c << 6 | ((uint8_t)raw->str[++i] & 0x3f));
         *bits |= (uint64_t)c << 8 * n;
     }
@@ -172,8 +175,8 @@ static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
 }
 
 /*
- * Parse numpy.core.multiarray.scalar(dtype, bytes). Sets *bits to its bytes, at most 8, and returns the type
- * string ("f8"), or NULL.
+ * Parse numpy.core.multiarray.scalar(dtype, bytes). *bits is set to the bytes (at most 8). Returns the type string
+ * ("f8"), or NULL for any other value.
  */
 static const char *numpy_scalar(const struct pk *v, uint64_t *bits)
 {
@@ -188,7 +191,8 @@ static const char *numpy_scalar(const struct pk *v, uint64_t *bits)
         return NULL;
     order = dtype->state && dtype->state->type == PK_TUPLE && dtype->state->n > 1 ? dtype->state->item[1] : NULL;
     if (order && pk_as_str(order) && *pk_as_str(order) == '>')
-        return NULL;                    /* big-endian: never written here */
+        return NULL;                    /* big-endian numbers are not supported, because no writer of checkpoints
+                                         * uses them */
     code = pk_as_str(dtype->args->item[0]);
     n = short_bytes(v->args->item[1], bits);
     return code && n && strlen(code) == 2 && (uint64_t)(code[1] - '0') == n ? code : NULL;
@@ -258,7 +262,7 @@ const char *pk_enum(const struct pk *v, int64_t *value)
     *value = INT64_MIN;
     if (pickle_getattr_class(v))
         return pk_as_str(v->args->item[1]);
-    /* An unknown enum class cannot be distinguished from any other class that is called with one int. */
+    /* An enum class that is not on the allow-list looks like any other class that is called with one int. */
     if (v && v->type == PK_CALL && v->args->n == 1 && v->args->item[0]->type == PK_INT &&
         (v->opaque || (pickle_uses(v->fn) & USE_ENUM)))
         *value = v->args->item[0]->i;
@@ -272,14 +276,14 @@ static void append_path_step(struct strbuf *out, const struct pk *key, uint32_t 
     if (out->len)
         strbuf_add(out, ".", 1);
     if (key && key->type == PK_STR)
-        /* a message must not contain control characters for the terminal */
+        /* control characters are replaced, because they could control the terminal on which the message is printed */
         for (uint64_t k = 0; k < key->len; k++)
             strbuf_add(out, (uint8_t)key->str[k] < ' ' || key->str[k] == 0x7f ? "?" : &key->str[k], 1);
     else
         strbuf_addf(out, "%lld", key && key->type == PK_INT ? (long long)key->i : (long long)i);
 }
 
-/* Search depth first. The limit on the weight of a tree bounds the time. */
+/* Search depth-first. The limit on the weight of a tree also limits the time of the search. */
 bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
 {
     bool dict = root && (root->type == PK_DICT || pk_is_class(root, "collections", "OrderedDict") ||
@@ -399,7 +403,7 @@ struct pk *pk_object(struct arena *a, const char *module, const char *name, stru
     return v;
 }
 
-/* Make room for `more` (1 or 2) pointers after the first `used` of v->item. */
+/* Make room for `more` (1 or 2) pointers after the first `used` pointers of v->item. */
 static void grow_node_items(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
 {
     struct pk **item;
@@ -437,13 +441,13 @@ static void index_next(struct pk *d)
     d->index->n++;
 }
 
-/* Append a pair whose key is new. */
+/* Append a pair. The dict must not contain the key yet. */
 static void append_dict_pair(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
 {
     struct pk *d = dict_of(dict);
 
     if (!d)
-        d = dict->fill = pk_dict(a);    /* an OrderedDict that was empty in its file */
+        d = dict->fill = pk_dict(a);    /* this OrderedDict had no pairs in its file */
     grow_node_items(a, d, 2 * d->n, 2);
     d->item[2 * d->n] = key;
     d->item[2 * d->n + 1] = v;
@@ -453,8 +457,8 @@ static void append_dict_pair(struct arena *a, struct pk *dict, struct pk *key, s
 }
 
 /*
- * Find the pair with this key in the index, after adding missing pairs to the index. Returns its number, -1 if
- * there is none, or -2 if only a comparison with all pairs can decide.
+ * Add all pairs that are missing in the index of d, then look the key up in it. Returns the index of the pair with this
+ * key, or -1 if there is none. Returns -2 if the index cannot decide, so that the key must be compared with all pairs.
  */
 static int64_t find_indexed(struct arena *a, struct pk *d, const struct pk *key)
 {
@@ -574,7 +578,7 @@ static struct pk *copy_pickle_node(struct copier *c, const struct pk *v)
         *to = *v;
         copy_inside(c, to, v);
     }
-    pickle_map_get(&c->map, v)->copy = to;      /* looked up again, because the map may have grown */
+    pickle_map_get(&c->map, v)->copy = to;      /* the entry must be looked up again, because the map may have grown */
     return to;
 }
 

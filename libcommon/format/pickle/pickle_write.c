@@ -1,9 +1,9 @@
 /*
- * pickle_write.c - write a tree as a pickle, in two walks
+ * pickle_write.c - write a tree as a pickle, in two passes over the tree
  *
- * The first walk counts how often each node is reached, the second one writes. A node that is reached again
- * becomes a BINGET, so that shared nodes remain shared. Numbers are simply repeated. Strings and globals are
- * repeated unless PUT and GETs need fewer bytes than the repetition.
+ * The first pass counts how often each node is reached. The second pass writes. If a node is reached again, a BINGET is
+ * written, so that shared nodes remain shared. Numbers are written again each time. Strings and globals are written
+ * again, unless a PUT and later GETs need fewer bytes.
  */
 #include "libcommon/format/pickle/pickle.h"
 
@@ -17,7 +17,10 @@ struct pickle_writer {
     uint32_t n_memo;
 };
 
-/* The number of items that CPython writes between a mark and its SETITEMS, so that no reader's stack grows much. */
+/*
+ * Maximum number of items between a mark and its SETITEMS or APPENDS, the same as in CPython. It limits the size of a
+ * reader's stack.
+ */
 enum { BATCH = 1000 };
 
 static bool is_unmemoized_scalar(const struct pk *v)
@@ -85,7 +88,7 @@ static void write_pickle_int(struct pickle_writer *w, int64_t v)
     } else {
         put_le64(b + 2, (uint64_t)v);
         while ((int64_t)((uint64_t)v << (72 - 8 * n)) >> (72 - 8 * n) == v)
-            n--;                        /* while one byte less still represents the value */
+            n--;                        /* remove the highest byte while the others still represent the value */
         b[1] = n;
         strbuf_add(w->out, b, 2u + n);
     }
@@ -122,7 +125,7 @@ static void put_global(struct pickle_writer *w, const char *module, const char *
     strbuf_addf(w->out, "c%s\n%s\n", module, name);
 }
 
-/* Write bytes in the form of protocol 2: _codecs.encode(text, 'latin1'). */
+/* Write bytes as protocol 2 does: _codecs.encode(text, 'latin1'). */
 static void write_pickle_bytes(struct pickle_writer *w, const struct pk *v)
 {
     struct strbuf text = {0};
@@ -143,7 +146,7 @@ static void write_pickle_bytes(struct pickle_writer *w, const struct pk *v)
     strbuf_free(&text);
 }
 
-/* Returns true if a PUT here and GETs later are shorter than writing v `refs` times. */
+/* Returns true if a PUT now and GETs later need fewer bytes than writing v `refs` times. */
 static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
 {
     uint64_t cost = next < 256 ? 2 : 5, len;
@@ -155,7 +158,8 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
     else if (v->type == PK_GLOBAL)
         len = 3 + strlen(v->module) + strlen(v->name);
     else
-        return true;                    /* identity matters: one shared list differs from two equal lists */
+        return true;                    /* the identity of these nodes matters: one shared list is not the same as
+                                         * two equal lists */
     return cost * refs < len * (refs - 1);
 }
 
@@ -178,8 +182,8 @@ static void write_memo_put(struct pickle_writer *w, const struct pk *v)
 static void write_pickle_node(struct pickle_writer *w, const struct pk *v);
 
 /*
- * Write the items of v, each of `unit` pointers, in batches of at most BATCH. A batch of one item ends with opcode
- * `one`. A larger batch is written between a mark and opcode `many`.
+ * Write the items of v in batches of at most BATCH items, each of which consists of `unit` pointers. A batch of a
+ * single item ends with opcode `one`. A larger batch is written between a mark and opcode `many`.
  */
 static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
 {
@@ -244,7 +248,7 @@ static void write_pickle_node(struct pickle_writer *w, const struct pk *v)
     switch (v->type) {
     case PK_NONE:   put_op(w, 'N'); break;
     case PK_BOOL:   put_op(w, v->i ? 0x88 : 0x89); break;
-    case PK_ROW:        /* a tree with rows is never written */
+    case PK_ROW:        /* cannot occur, because trees with rows are never written */
     case PK_INT:    write_pickle_int(w, v->i); break;
     case PK_BIGINT: put_bigint(w, v); break;
     case PK_FLOAT:  write_pickle_float(w, v->f); break;
