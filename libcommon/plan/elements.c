@@ -10,7 +10,7 @@
 
 /* ---- conversion ---- */
 
-/* Access to element i at any alignment. Compilers generate one instruction for each of these. */
+/* Access to element i at any alignment. Compilers generate a single instruction for each of these functions. */
 static inline float get_f32(const uint8_t *p, uint64_t i)
 {
     float v;
@@ -47,8 +47,8 @@ static uint16_t to_f16(float x, struct elements_loss *loss)
 }
 
 /*
- * Narrowing and same-size conversions run forwards, widening ones backwards, so no element is overwritten before it
- * is read.
+ * A conversion to a type of the same or a smaller size runs forwards, one to a larger type backwards. No element is
+ * thus overwritten before it is read.
  */
 void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_loss *loss)
 {
@@ -87,15 +87,15 @@ void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_
 /* ---- transposition ---- */
 
 /*
- * The matrix is transposed tile by tile: cache lines of the source are read once, transposed in a separate buffer,
- * and written as whole lines. Without the buffer, rows that are a power of two apart compete for the same cache
- * sets (4 times slower).
+ * The matrix is transposed tile by tile. The cache lines of the source are read once, transposed in a separate buffer,
+ * and written as whole lines. Without the buffer this is 4 times slower if rows are a power of two apart, because such
+ * rows use the same cache sets.
  */
 enum { LINE = 64 };
 
 /*
- * Transpose rows of n_cols elements, `stride` bytes apart, into lines of the tile. Full tiles of 2-byte elements
- * use transpose_full_tile_2() below.
+ * Transpose n_rows rows of n_cols elements, which begin `stride` bytes apart, into lines of the tile. Full tiles of
+ * 2-byte elements are transposed by transpose_full_tile_2() instead.
  */
 #define TRANSPOSE_TILE(type)                                                                 \
     for (uint64_t r = 0; r < n_rows; r++)                                               \
@@ -118,7 +118,7 @@ typedef uint16_t eight __attribute__((vector_size(16)));
 #define LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
 
-/* Merge rows i and i + 4 element by element. Three such merges transpose an 8x8 block. */
+/* Merge rows i and i + 4 of an 8x8 block element by element. Three such merges transpose the block. */
 static inline void merge_rows(eight *v)
 {
     const eight w[8] = { LOW(v[0], v[4]), HIGH(v[0], v[4]), LOW(v[1], v[5]), HIGH(v[1], v[5]),

@@ -1,6 +1,4 @@
-/*
- * executor.c - the run, its workers, and the sequence of steps of a chunk; executor_impl.h has the overview
- */
+/* executor.c - run a plan: start workers, and execute the steps of each chunk; executor_impl.h has the overview */
 #include <limits.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -16,8 +14,10 @@ enum {
     MIN_MEM = 8 << 20,
     MIN_CHUNK = 1 << 20,
     MAX_CHUNK = 4 << 20,
-    MAX_BUFS = 8,               /* per worker; more is no faster, and a VM provides new memory at 0.3 GB/s */
-    PLAIN_WORKERS = 4,          /* without io_uring a worker has only one request in flight */
+    MAX_BUFS = 8,               /* per worker; with more buffers it is not faster, and a VM provides new memory at
+                                 * only 0.3 GB/s */
+    PLAIN_WORKERS = 4,          /* minimum number of workers without io_uring, where each has only one request in
+                                 * flight */
 };
 
 /* ---- a worker ---- */
@@ -43,7 +43,7 @@ static void request_came(struct worker *w, struct io_req *io)
     struct chunk *c = r->chunk;
 
     c->n_under_way--;
-    /* After a failure the chunk still waits for its other requests. */
+    /* After a failure the chunk is not released before its other requests have ended. */
     if (c->state == CHUNK_WRITING) {
         if (!exec_write_came(w, r))
             c->failed = true;
@@ -51,14 +51,14 @@ static void request_came(struct worker *w, struct io_req *io)
             advance(w, c, c->failed ? EXEC_FAILED : EXEC_END);
         return;
     }
-    (void)exec_read_came(w, r);              /* on failure the work loop drops the chunk */
+    (void)exec_read_came(w, r);              /* if it failed, the work loop releases the chunk */
     if (c->n_under_way == 0)
         advance(w, c, EXEC_READY);
 }
 
 /*
- * Gather the chunk that has been ready longest. Returns false if none is ready, or if there is no buffer for its
- * output.
+ * Gather the chunk that has been ready for the longest time. Returns false if no chunk is ready, or if there is no free
+ * buffer for its output.
  */
 static bool work_on_ready(struct worker *w)
 {
@@ -71,7 +71,7 @@ static bool work_on_ready(struct worker *w)
     return true;
 }
 
-/* Process chunks until the plan has no more of them, or the run has failed, and no request is in flight. */
+/* Process chunks until no request is in flight, and the plan has no more chunks or the run has failed. */
 static void run_exec_worker(struct worker *w)
 {
     struct io_req *io;
@@ -120,9 +120,9 @@ static bool uring_works(const struct exec_opts *o)
 }
 
 /*
- * Reduce the number of concurrent chunks, and of reads per chunk, if the process may open few descriptors. A chunk
- * reads from up to max_reads files and writes to as many files as its item has destinations. Each file may have two
- * descriptors.
+ * If the process may open only few descriptors, reduce the number of chunks in progress and the number of reads per
+ * chunk. A chunk reads from up to max_reads files, and writes to as many files as its item has destinations. Each file
+ * may need two descriptors.
  */
 static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 {
@@ -138,9 +138,9 @@ static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 }
 
 /*
- * Returns the largest useful number of workers. Pages of one file in memory are allocated one after the other, at 5
- * to 7 GB/s with any number of threads (docs/performance.md), so more than a few workers per file only wait for
- * each other.
+ * Returns the maximum number of workers that is useful. On an in-memory file system, the pages of one file are
+ * allocated one after the other, at 5 to 7 GB/s with any number of threads (docs/performance.md). More than a few
+ * workers per file would only wait for each other.
  */
 static int most_workers(const struct plan *p)
 {
@@ -157,8 +157,9 @@ static int most_workers(const struct plan *p)
 }
 
 /*
- * Divide the memory. Chunks are as large as possible while every worker still has eight buffers, and the number of
- * workers is limited so that each can have four buffers of the smallest size. Returns the total size in bytes.
+ * Divide the memory into buffers. The number of workers is limited so that each can have four buffers of the minimum
+ * size. Then the chunk size is doubled as long as each worker still has eight buffers. Returns the total size of all
+ * buffers in bytes.
  */
 static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
 {
@@ -186,7 +187,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
 
     x.uring = uring_works(o);
     mem_bytes = share_memory(&x, &workers, &n_bufs);
-    /* Pages are allocated when buffers are first used, so a small plan uses few. */
+    /* The kernel allocates the pages of a buffer when it is first used, so a small plan needs little memory. */
     mem = mmap(NULL, mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem == MAP_FAILED) {
         err_sys(e, "buffers", "cannot have %llu bytes of memory", (unsigned long long)mem_bytes);

@@ -1,6 +1,4 @@
-/*
- * executor_chunk.c - start and end of chunks and items
- */
+/* executor_chunk.c - start and end the processing of chunks and items */
 #include "libcommon/plan/executor_impl.h"
 
 void exec_give_buf(struct worker *w, uint8_t **buf)
@@ -10,7 +8,7 @@ void exec_give_buf(struct worker *w, uint8_t **buf)
     *buf = NULL;
 }
 
-/* Call fn for each of an item's destinations. */
+/* Call fn for each destination of the item. */
 static void for_each_output(struct run *x, const struct plan_item *it, void (*fn)(struct outputs *o, int dst))
 {
     if (it->dst >= 0)

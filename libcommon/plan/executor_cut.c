@@ -1,15 +1,13 @@
-/*
- * executor_cut.c - where a chunk of an item ends, and which chunk a worker gets next
- */
+/* executor_cut.c - compute where a chunk of an item ends, and which chunk a worker gets next */
 #include <assert.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/executor_impl.h"
 
 /*
- * Returns the chunk size of an item whose columns are distributed. A chunk is whole rows, whose parts for all
- * destinations fit in one buffer next to each other, each with a spare block at either end. If a few rows make
- * whole blocks, it is whole blocks.
+ * Returns the chunk size of an item whose columns are distributed over several destinations. A chunk consists of whole
+ * rows. Its parts for all destinations must fit next to each other in one buffer, each with a spare block at both ends.
+ * If a few rows are a multiple of the block size, chunks are multiples of it, too.
  */
 static uint64_t column_chunk(const struct run *x, const struct plan_item *it)
 {
@@ -29,31 +27,34 @@ uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it)
 
     if (tmap_layers(it->map) < 2)
         return x->chunk;
-    /* All copies are stored in one buffer, one after the other. */
+    /* All copies of the chunk are stored in one buffer, one after the other. */
     share = (x->chunk + SLACK - BLOCK) / n;
     share = share >= BLOCK ? align_down(share, BLOCK) : align_down(share, 16);
     assert(share > 0);
     return min_u64(share, x->chunk);
 }
 
-/* Returns the number of bytes from byte `at` of the item to the end of that chunk. */
+/* Returns the number of bytes from byte `at` of the item to the end of the chunk that contains this byte. */
 static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint64_t at)
 {
-    /* Lengths count map bytes. A conversion may halve or double the size, and the output must fit in a buffer too. */
+    /*
+     * Lengths count bytes of the map. A conversion may halve or double the size, and the converted chunk must also fit
+     * in a buffer.
+     */
     bool wider = plan_out_bytes(it, 2) > 2, narrower = plan_out_bytes(it, 2) < 2;
     uint64_t unit = exec_chunk_bytes(x, it) / (wider ? 2 : 1);
     uint64_t place = (it->dst < 0 ? 0 : wider ? it->dst_at / 2 : narrower ? 2 * it->dst_at : it->dst_at) + at;
     uint64_t len = min_u64(unit - place % unit, it->len - at);
 
-    if (it->transpose_row) {            /* whole rows: each becomes one element of every run */
+    if (it->transpose_row) {            /* whole rows, because each becomes one element of every run */
         assert(it->transpose_row <= unit && it->len % it->transpose_row == 0 && it->dst >= 0);
         return min_u64(align_down(unit, it->transpose_row), it->len - at);
     }
     if (it->n_outs)
         return min_u64(column_chunk(x, it), it->len - at);
     /*
-     * Replicas are compared, numbers converted and invalid values counted element by element, so an odd destination
-     * offset must not split an element.
+     * Replicas are compared, numbers are converted, and invalid values are counted one element at a time. A destination
+     * offset that is not a multiple of the element size must therefore not split an element.
      */
     if ((tmap_overlays(it->map) || it->op != PLAN_COPY || it->values != PLAN_VALUES_NONE) && at + len < it->len) {
         uint64_t elem = plan_elem_bytes(it);
@@ -80,9 +81,10 @@ uint64_t exec_widest_columns(struct plan *p)
 /* ---- handing out chunks ---- */
 
 /*
- * A file in memory has a lock that one write holds at a time, and each write copies under it. Workers that process
- * one file together would wait for each other. Each worker therefore starts at a different place of the plan, with
- * equal numbers of bytes. On a disk, one lane keeps reads and writes in the order in which the files are stored.
+ * On an in-memory file system, each write holds a lock of the file while it copies, so workers that write to the same
+ * file would wait for each other. Each worker therefore starts at a different position in the plan; the positions
+ * divide the plan into lanes of equal numbers of bytes. On a disk there is one lane, so that reads and writes stay in
+ * the order in which the files are stored.
  */
 void exec_share_lanes(struct run *x, int workers)
 {
@@ -106,7 +108,10 @@ void exec_share_lanes(struct run *x, int workers)
         x->lane[k] = (struct exec_lane){ .item = n, .end = n };
 }
 
-/* Returns the length of the lane's next chunk. Twins are cut wherever either of them must be cut. */
+/*
+ * Returns the length of the lane's next chunk. If the next item has a twin, a chunk ends where a chunk of either item
+ * must end.
+ */
 static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
 {
     const struct plan_item *it = plan_item(x->plan, l->item);
@@ -115,7 +120,7 @@ static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
     return it->twins ? min_u64(len, cut_chunk(x, plan_item(x->plan, l->item + 1), l->at)) : len;
 }
 
-/* Hand out the lane's next chunk. Returns false if there is none. Must be called with the lock held. */
+/* Get the lane's next chunk. Returns false if the lane has no more chunks. Must be called with the lock held. */
 static bool next_lane_chunk(struct run *x, struct exec_lane *l, int *item, uint64_t *at, uint64_t *len)
 {
     while (l->item < l->end) {

@@ -1,16 +1,14 @@
-/*
- * executor_gather.c - choose the location of a chunk's output, and gather it there
- */
+/* executor_gather.c - choose where the output of a chunk is stored, and gather it there */
 #include "libcommon/plan/executor_impl.h"
 
-/* Returns true if the chunk is a single piece whose bytes need no change. */
+/* Returns true if the chunk consists of a single piece whose bytes need no change. */
 static bool lies_together(const struct chunk *c)
 {
     return !c->out && c->last_round && c->n_pieces == 1 && !gather_needs_output(&c->g) &&
            c->piece[0].src.len == c->g.len;
 }
 
-/* Returns true if the chunk can be written directly from the memory of its only piece. */
+/* Returns true if the chunk can be written directly from the input buffer, without a copy. */
 static bool lies_right(struct run *x, const struct chunk *c)
 {
     struct err e = {0};
@@ -19,7 +17,8 @@ static bool lies_right(struct run *x, const struct chunk *c)
     if (!lies_together(c) || c->g.item->n_outs)
         return false;
     if (dst < 0 || c->g.len < SMALL_WRITE || outputs_fd(x->outputs, dst, true, &e) < 0)
-        return true;                    /* only hashed, or written through the page cache */
+        return true;                    /* the chunk is only hashed, or is written through the page cache, which
+                                         * needs no alignment */
     return ((uintptr_t)c->src[0] - c->dst_at) % outputs_mem_align(x->outputs, dst) == 0;
 }
 
@@ -38,7 +37,7 @@ bool exec_find_place(struct worker *w, struct chunk *c)
     if (w->n_free == 0)
         return false;
     c->out = w->free_buf[--w->n_free];
-    if (c->g.item->n_outs && together) {        /* the other buffer receives the columns */
+    if (c->g.item->n_outs && together) {        /* the columns will be copied to the other buffer */
         c->result = c->src[0];
         return true;
     }
@@ -48,14 +47,14 @@ bool exec_find_place(struct worker *w, struct chunk *c)
 }
 
 /*
- * Transpose a gathered chunk of a matrix and store it in a tile or, without a free tile, prepare it to be written
- * alone.
+ * Transpose a gathered chunk of a matrix. The result is stored in a tile; if no tile is free, the chunk is prepared to
+ * be written individually.
  */
 static enum exec_step transpose_chunk(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
     const struct plan_item *it = c->g.item;
-    uint8_t *in = c->in;                /* its bytes have been gathered, so it can hold the result */
+    uint8_t *in = c->in;                /* the bytes in it have been gathered, so it can hold the result */
     struct tile tile;
     enum tiles_answer answer = TILES_NONE;
     bool written = true;

@@ -4,7 +4,7 @@
  *   executor.c          the run, its workers, and the sequence of steps
  *   executor_cut.c      where a chunk of an item ends, and which chunk a worker gets next
  *   executor_chunk.c    start and end of chunks and items
- *   executor_read.c     read as many pieces as fit in a chunk's buffer, in whole blocks
+ *   executor_read.c     read as many pieces as fit in the input buffer of a chunk, in whole blocks
  *   executor_gather.c   choose the output buffer, and call gather.c
  *   executor_write.c    write whole blocks with O_DIRECT, the rest through the page cache
  *
@@ -22,18 +22,17 @@
  *   exec_end_chunk      finish the chunk and, after the last chunk of an item, the item
  *
  * A worker keeps many chunks in progress and uses at most half of its buffers for reading. A chunk holds an output
- * buffer only from the gather to the end of its write. A chunk whose bytes need no copy (they are already aligned
- * for the disk) is written from its input buffer.
+ * buffer only from the gather to the end of its write. If the bytes of a chunk are already aligned for the disk, they
+ * are not copied, but written from the input buffer.
  *
- * There is no deadlock over buffers: a chunk starts only while two buffers are free, so one remains for some
- * gathered chunk, and the write of that chunk needs no further buffer.
+ * Chunks cannot wait for buffers forever: a chunk starts only while two buffers are free, so one is left as the output
+ * buffer of another chunk, and the write of that chunk needs no further buffer.
  *
- * A step does not call the next step. It returns which step is next, and executor.c executes it. The files
- * therefore depend on each other in one direction: executor -> gather -> write -> chunk -> cut, and executor ->
- * read.
+ * A step does not call the next step. It returns which step is next, and executor.c executes it. The files therefore
+ * depend on each other in one direction: executor -> gather -> write -> chunk -> cut, and executor -> read.
  *
- * Functions that return bool return false if the run has failed and the error has been recorded (exec_fail()),
- * except where their comment differs.
+ * If a function returns bool, false means that the run has failed and exec_fail() has recorded the error, unless its
+ * comment states otherwise.
  */
 #ifndef SHARDKIT_PLAN_EXECUTOR_IMPL_H
 #define SHARDKIT_PLAN_EXECUTOR_IMPL_H
@@ -48,22 +47,23 @@
 
 enum {
     BLOCK = 4096,               /* unit of O_DIRECT; no two writes share a block of a file */
-    MAX_PIECES = 64,            /* maximum per round */
-    MAX_REQS = 32,              /* maximum in flight per chunk */
-    SLACK = 64 << 10,           /* extra space per buffer, for blocks that extend beyond the pieces */
-    SMALL_WRITE = 64 << 10,     /* smaller writes use the page cache: two descriptors cost more */
+    MAX_PIECES = 64,            /* maximum number of pieces per round */
+    MAX_REQS = 32,              /* maximum number of requests in flight per chunk */
+    SLACK = 64 << 10,           /* extra space per buffer, because the blocks that contain a piece extend beyond it */
+    SMALL_WRITE = 64 << 10,     /* smaller writes use only the page cache, because a second descriptor would cost
+                                 * more */
 };
 
 /* ---- the run as a whole ---- */
 
 /*
- * A part of the plan whose chunks are handed out in order. There is one lane for the whole plan, unless the
- * destinations are stored in memory (executor_cut.c).
+ * A range of the plan whose chunks are processed in order. There is one lane for the whole plan. If the destinations
+ * are on an in-memory file system, there are several (executor_cut.c).
  */
 struct exec_lane {
-    int item, end;              /* next item; end of the range (exclusive) */
-    uint64_t at;                /* bytes of the item that have been handed out */
-    bool twin;                  /* for twins: the chunk of the second twin is next */
+    int item, end;              /* item: the next item; end: first item after the range */
+    uint64_t at;                /* number of bytes of the item that workers have received */
+    bool twin;                  /* the next chunk is that of the second of two twin items */
 };
 
 struct run {
@@ -72,7 +72,8 @@ struct run {
     struct outputs *outputs;
     struct tiles *tiles;
     uint64_t chunk;
-    int max_reads;              /* maximum in flight per chunk: MAX_REQS unless descriptors are few */
+    int max_reads;              /* maximum number of reads in flight per chunk: MAX_REQS, or less if descriptors are
+                                 * few */
     bool uring;
     _Atomic bool direct_reads, used_direct;
     _Atomic uint64_t read_bytes, write_bytes;
@@ -84,7 +85,7 @@ struct run {
     _Atomic bool stop;
 };
 
-/* Record an error, if it is the first of the run, and stop all workers. Returns false. */
+/* Record an error, unless the run has already failed, and stop all workers. Returns false. */
 static inline bool exec_fail(struct run *x, const struct err *e)
 {
     pthread_mutex_lock(&x->lock);
@@ -99,10 +100,11 @@ static inline bool exec_fail(struct run *x, const struct err *e)
 
 /* The next step of a chunk. */
 enum exec_step {
-    EXEC_FAILED,                /* drop it: none of its requests are in flight, and the error has been recorded */
-    EXEC_WAIT,                  /* wait for its requests */
-    EXEC_READ,                  /* read another round */
-    EXEC_READY,                 /* its bytes are in memory; it is queued to be gathered */
+    EXEC_FAILED,                /* release the chunk: it has failed, the error has been recorded, and no request is
+                                 * in flight */
+    EXEC_WAIT,                  /* wait until the requests of the chunk have ended */
+    EXEC_READ,                  /* start the next round of reads */
+    EXEC_READY,                 /* all bytes have been read; the chunk waits to be gathered */
     EXEC_WRITE,
     EXEC_END,
 };
@@ -114,9 +116,9 @@ struct chunk {
     struct gather g;
     struct tmap_cursor cursor;
     bool last_round;
-    uint8_t *in, *out;          /* buffers; NULL if not held */
-    uint64_t in_used;           /* bytes of `in` that the reads of the current round use */
-    const uint8_t *result;      /* address of the first byte to be written */
+    uint8_t *in, *out;          /* its buffers; NULL if it has none */
+    uint64_t in_used;           /* number of bytes of `in` that the current round of reads uses */
+    const uint8_t *result;      /* address of the first byte that is to be written */
     uint64_t dst_at;
     bool pinned, failed;
     int n_pieces, n_reqs, n_under_way;
@@ -125,25 +127,26 @@ struct chunk {
     struct request {
         struct io_req io;
         struct chunk *chunk;
-        int file;               /* read: file number, for messages; write: number of the destination */
+        int file;               /* for a read, number of the file; for a write, number of the destination */
         bool direct;
-        size_t wanted;          /* read: bytes that are needed; the others complete the blocks */
-        uint64_t first, origin; /* write: offsets in the destination file where this write, and the item's output,
-                                 * begin */
-    } req[MAX_REQS];            /* the reads of a round, later the writes */
+        size_t wanted;          /* for a read: number of bytes that are needed; the other bytes only complete blocks */
+        uint64_t first, origin; /* for a write: offsets in the destination file at which the write and the output of
+                                 * the item begin */
+    } req[MAX_REQS];            /* the reads of a round, and later the writes */
 };
 
 struct worker {
     struct run *x;
-    int lane;                   /* the lane that the worker prefers */
+    int lane;                   /* the lane from which the worker takes chunks first */
     struct io_engine *io;
-    uint8_t **free_buf;         /* a stack: the most recently used buffer is most likely in the cache */
+    uint8_t **free_buf;         /* a stack, because the buffer that was used last is most likely in the cache */
     int n_free, n_bufs;
-    int n_active, n_reading;    /* number of chunks started; of these, the number not gathered yet */
-    struct chunk *chunk;        /* array of n_bufs */
-    struct chunk **ready;       /* queue, first in, first out */
+    int n_active, n_reading;    /* n_active: number of chunks in progress; n_reading: those that have not been
+                                 * gathered yet */
+    struct chunk *chunk;        /* [n_bufs] */
+    struct chunk **ready;       /* chunks that wait to be gathered, first in, first out */
     int n_ready;
-    bool exhausted;             /* the plan has no more chunks */
+    bool exhausted;             /* the plan has no chunks left */
 };
 
 /* Returns the size of the chunk's output in bytes. */
@@ -154,52 +157,58 @@ static inline uint64_t exec_out_len(const struct chunk *c)
 
 /* ---- executor_cut.c ---- */
 
-/* Returns the chunk size of an item: chunks end at multiples of this size in the destination. */
+/* Returns the chunk size of an item. Chunks end at multiples of this size in the destination. */
 uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it);
-/* Returns the minimum chunk size that holds one row of every item whose columns are distributed. */
+/* Returns the smallest chunk size that has room for one row of every item whose columns are distributed. */
 uint64_t exec_widest_columns(struct plan *p);
-/* Create the lanes before the workers start: one, or one per worker. The caller frees x->lane. */
+/*
+ * Create the lanes: one for all workers, or one for each. Must be called before the workers start. The caller frees
+ * x->lane.
+ */
 void exec_share_lanes(struct run *x, int workers);
 /*
- * Get the next chunk of a lane or, if it has none left, of the next lane that has one. Returns false if there is
- * none or the run was stopped.
+ * Get the next chunk of a lane. If that lane has no more chunks, get one from the next lane that has. Returns false if
+ * no lane has chunks, or if the run was stopped.
  */
 bool exec_next_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
 
 /* ---- executor_chunk.c ---- */
 
-/* Start one more chunk. Returns NULL if the plan has none left, or if too few buffers are free. */
+/* Start another chunk. Returns NULL if the plan has no chunks left, or if too few buffers are free. */
 struct chunk *exec_start_chunk(struct worker *w);
 /* Finish a chunk that has been checked, written, or stored in a tile. */
 void exec_end_chunk(struct worker *w, struct chunk *c);
-/* Release the resources of a chunk. None of its requests may be in flight. */
+/* Release all resources of a chunk, none of whose requests may be in flight. */
 void exec_drop_chunk(struct worker *w, struct chunk *c);
-/* Return a buffer to the free list, if *buf is not NULL, and set *buf to NULL. */
+/* If *buf is not NULL, return it to the free buffers and set *buf to NULL. */
 void exec_give_buf(struct worker *w, uint8_t **buf);
-/* Keep the chunk's destinations open until the chunk is dropped. */
+/* Open the destinations of the chunk, and keep them open until the chunk is released. */
 void exec_pin(struct run *x, struct chunk *c);
 
 /* ---- executor_read.c ---- */
 
-/* Collect pieces until the buffer is full, and start their reads. */
+/* Collect as many pieces as fit in the input buffer, and start to read them. */
 enum exec_step exec_read_round(struct worker *w, struct chunk *c);
-/* Process a finished read request. A short read is continued with another request. */
+/* Process a read request that has ended. If it has read fewer bytes than requested, another request reads the rest. */
 bool exec_read_came(struct worker *w, struct request *r);
 
 /* ---- executor_gather.c ---- */
 
-/* Choose the location of the chunk's output. Returns false if that requires a buffer and none is free. */
+/* Choose where the output of the chunk is stored. Returns false if a buffer is needed and none is free. */
 bool exec_find_place(struct worker *w, struct chunk *c);
-/* Gather the pieces of a round. They must be in memory, and exec_find_place() must have succeeded. */
+/* Gather the pieces of a round. They must have been read, and exec_find_place() must have returned true. */
 enum exec_step exec_gather_round(struct worker *w, struct chunk *c);
 
 /* ---- executor_write.c ---- */
 
-/* Write the complete result. */
+/* Write the output of a chunk, or start to write it. */
 enum exec_step exec_write_chunk(struct worker *w, struct chunk *c);
-/* Write a tile of a transposed matrix synchronously. */
+/* Write a tile of a transposed matrix. Returns when it has been written. */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t);
-/* Process a finished write request. A short write is continued with another request. */
+/*
+ * Process a write request that has ended. If it has written fewer bytes than requested, another request writes the
+ * rest.
+ */
 bool exec_write_came(struct worker *w, struct request *r);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * executor_read.c - read as many pieces as fit in a chunk's buffer, in whole blocks
- */
+/* executor_read.c - read as many pieces as fit in the input buffer of a chunk, in whole blocks */
 #include <errno.h>
 #include <fcntl.h>
 
@@ -13,7 +11,10 @@ static void start_read(struct worker *w, struct chunk *c, struct request *r)
     io_start(w->io, &r->io);
 }
 
-/* Returns a descriptor for a source file, with O_DIRECT as long as no read refuses it. */
+/*
+ * Returns a descriptor of a source file. It is opened with O_DIRECT, unless a read of this run was refused for that
+ * reason; *direct is set accordingly.
+ */
 static int source_fd(struct run *x, int file, bool *direct, struct err *e)
 {
     int fd = -1;
@@ -27,8 +28,8 @@ static int source_fd(struct run *x, int file, bool *direct, struct err *e)
 }
 
 /*
- * Check that the file contains the extent. This covers files that a read cannot check: files in memory have no
- * short reads, and a window is followed by other data.
+ * Check that the file contains the extent. In some files a read cannot detect this: reads of a file in memory are never
+ * short, and after the end of a window there are other bytes.
  */
 static int check_extent_in_file(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
 {
@@ -41,7 +42,7 @@ static int check_extent_in_file(struct files *f, const struct record *rec, const
     return -1;
 }
 
-/* Extend a read to file offset `end`. Returns 1 if that needs more than `room` bytes. */
+/* Extend read r to file offset `end`. Returns 1, and changes nothing, if that needs more than `room` bytes. */
 static int lengthen(struct request *r, uint64_t end, uint64_t room)
 {
     uint64_t whole = max_u64(align_up(end, BLOCK) - r->io.at, r->io.len);
@@ -59,7 +60,7 @@ static uint64_t in_room(const struct run *x, const struct chunk *c)
     return x->chunk + SLACK - c->in_used;
 }
 
-/* Add a request that reads [at, end) of a file into the input buffer. Returns 1 if there is no room. */
+/* Add a request that reads [at, end) of a file into the input buffer. Returns 1 if the buffer has no room for this. */
 static int add_read_request(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, struct err *e)
 {
     uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
@@ -78,8 +79,9 @@ static int add_read_request(struct run *x, struct chunk *c, int file, uint64_t a
 }
 
 /*
- * Arrange for the bytes of `pc` to be read into the input buffer, and set *src to where they will be. A piece that
- * directly follows the previous one on disk extends that read. Returns 1 if there is no room.
+ * Add piece `pc` to the reads of the chunk, and set *src to the address that its bytes will have. If the piece directly
+ * follows the previous one on disk, the previous read is extended. Returns 1 if the input buffer has no room for the
+ * piece.
  */
 static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, const uint8_t **src, struct err *e)
 {
@@ -132,7 +134,7 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
             return EXEC_FAILED;
         }
         if (rc > 0) {
-            c->cursor = before;         /* it becomes the first piece of the next round */
+            c->cursor = before;         /* the piece is returned again, as the first one of the next round */
             break;
         }
         if (++c->n_pieces == MAX_PIECES)
@@ -147,7 +149,7 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
 
 /* ---- completed reads ---- */
 
-/* Report the failed read, which ends the run, and release the source file. */
+/* Report that the read failed, which ends the run, and release the source file. */
 static bool read_failed(struct run *x, const struct request *r)
 {
     struct files *f = plan_files(x->plan);
@@ -186,7 +188,10 @@ bool exec_read_came(struct worker *w, struct request *r)
         io->at += (uint64_t)io->res;
         io->len -= (size_t)io->res;
         r->wanted -= (size_t)io->res;
-        /* O_DIRECT stops at the end of the file. A read through the page cache shows whether this was the end. */
+        /*
+         * A read with O_DIRECT stops at the end of the file. Reading on through the page cache shows whether the end
+         * was reached.
+         */
         r->direct = r->direct && io->at % BLOCK == 0;
     } else if (io->res == -EINVAL && r->direct) {
         x->direct_reads = r->direct = false;

@@ -1,6 +1,4 @@
-/*
- * executor_write.c - write whole blocks with O_DIRECT, the rest through the page cache
- */
+/* executor_write.c - write whole blocks with O_DIRECT, and the remaining bytes through the page cache */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -9,9 +7,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/executor_impl.h"
 
-enum { CACHE_BYTES = 32 << 10 };       /* amount of column data to hash while it is in the cache */
+enum { CACHE_BYTES = 32 << 10 };       /* number of bytes of columns that are hashed while they are in the cache */
 
-/* Bytes of a chunk for one file: range [at, end) of that file. */
+/* Bytes of a chunk that are written to range [at, end) of one file. */
 struct span {
     int dst;
     const uint8_t *buf;
@@ -26,7 +24,10 @@ static bool write_failed(struct run *x, int dst, uint64_t at, size_t len)
     return exec_fail(x, &e);
 }
 
-/* Write [at, end) of a span through the page cache, synchronously. For partial blocks and for small runs. */
+/*
+ * Write [at, end) of a span through the page cache, and return when it is written. Used for partial blocks and for
+ * short runs.
+ */
 static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t end)
 {
     struct err e = {0};
@@ -43,8 +44,8 @@ static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t
 /* ---- transposed matrices ---- */
 
 /*
- * Write a chunk of a transposed matrix: one run of each destination row. The runs are short, so they go through the
- * page cache, where they are merged with adjacent runs.
+ * Write a chunk of a transposed matrix, which is one run in each row of the destination. The runs are short, so they
+ * are written through the page cache, which merges them with adjacent runs.
  */
 static bool write_runs(struct run *x, const struct chunk *c)
 {
@@ -61,8 +62,8 @@ static bool write_runs(struct run *x, const struct chunk *c)
 }
 
 /*
- * A tile that is the whole matrix is written like any other bytes. The runs of a tile of a larger matrix go through
- * the page cache, where they are merged with adjacent runs.
+ * If the tile is the whole matrix, it is written like any other bytes. Otherwise its runs are written through the page
+ * cache, which merges them with adjacent runs.
  */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
 {
@@ -111,8 +112,8 @@ static void start_write(struct worker *w, struct chunk *c, const struct span *s,
 }
 
 /*
- * Store the span through the file's mapping, which does not copy while holding the file's lock. Returns false if
- * there is no mapping or no room; a write call then reports the precise error.
+ * Store the span through a mapping of the file, which, unlike a write call, does not hold the lock of the file while it
+ * copies. Returns false if there is no mapping, or no room; a write call then reports the exact error.
  */
 static bool store_mapped(struct run *x, const struct span *s)
 {
@@ -126,9 +127,9 @@ static bool store_mapped(struct run *x, const struct span *s)
 }
 
 /*
- * Write to a file in memory, synchronously. A write call is fastest while no other worker writes to that file, but
- * two calls on one file would wait for each other. The first worker therefore uses a call and the others store
- * through the mapping. (Many workers storing to many mappings would wait for the process's page tables.)
+ * Write to a file on an in-memory file system, and return when it is written. A write call is the fastest way, but two
+ * calls on one file wait for each other. If no other worker is writing to the file, a call is used; otherwise the bytes
+ * are stored through the mapping. (If all workers used mappings, they would wait for the page tables of the process.)
  */
 static bool write_memory(struct run *x, const struct span *s)
 {
@@ -168,7 +169,10 @@ static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
     return true;
 }
 
-/* Collect part i of the chunk's rows at an address suitable for its write, and advance *to past it. */
+/*
+ * Copy column part i of the chunk's rows together at an address that is suitable for its write, starting at *to. *to is
+ * then set to the address after it.
+ */
 static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
 {
     struct plan_item *it = c->g.item;
@@ -182,7 +186,7 @@ static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
     uint32_t crc = 0;
 
     s.buf = p;
-    for (uint64_t r = 0; r < rows; r += n) {            /* hash each block while it is in the cache */
+    for (uint64_t r = 0; r < rows; r += n) {            /* hash each block of rows while it is in the cache */
         n = min_u64(some, rows - r);
         for (uint64_t k = 0; k < n; k++)
             memcpy(p + k * part, from + (r + k) * row, part);
@@ -194,7 +198,10 @@ static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
     return s;
 }
 
-/* Distribute the result into the buffer that does not hold it, and write each part. */
+/*
+ * Copy the result to the buffer that does not hold it, so that the bytes for each destination are contiguous. Write
+ * each part.
+ */
 static bool write_columns(struct worker *w, struct chunk *c)
 {
     bool in_out = c->result == c->g.out;
@@ -220,7 +227,7 @@ static bool write_chunk_result(struct worker *w, struct chunk *c)
         return write_columns(w, c);
     if (c->out)
         exec_give_buf(w, &c->in);
-    /* A transposed matrix that fits in one chunk already has the layout of the file. */
+    /* If a transposed matrix fits in one chunk, its bytes are already in the order of the file. */
     return it->transpose_row && c->g.len < it->len ? write_runs(w->x, c) : write_span(w, c, &s);
 }
 
@@ -236,8 +243,8 @@ enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
 /* ---- completed writes ---- */
 
 /*
- * Limit the dirty data in the page cache: start the write-back of this run, and drop an earlier run that is a
- * window of four chunks back.
+ * Limit the amount of data in the page cache that has not been written to disk. Start to write this run to disk. Wait
+ * for the run that lies four chunks before it, and remove that run from the page cache.
  */
 static void limit_dirty_pages(const struct run *x, const struct request *r)
 {

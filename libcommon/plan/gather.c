@@ -11,9 +11,9 @@
 #include "libcommon/plan/stats.h"
 
 /*
- * Runs of an interleaved or boxed tensor that have at least MIN_FUSED_RUN bytes are hashed and copied in one pass. The
- * CRC of each run is then shifted to its position in the record and in the item (two products, 22 ns). For shorter
- * runs, two passes over blocks that fit in the cache are faster.
+ * In an interleaved or boxed tensor, runs of at least MIN_FUSED_RUN bytes are hashed and copied in one pass. The CRC of
+ * each run is then shifted to its position in the record and in the item, which takes two products (22 ns). For shorter
+ * runs, two passes are faster, over blocks that fit in the cache.
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 
@@ -41,7 +41,7 @@ bool gather_needs_output(const struct gather *g)
     return g->hash_output || tmap_scatters(g->item->map);
 }
 
-/* Add the CRC of bytes [at, at+len) of the chunk's output to the item's CRC. */
+/* `crc` is the CRC of bytes [at, at+len) of the chunk's output. Add it to the CRC of the item. */
 static void add_to_item(const struct gather *g, uint64_t at, uint64_t len, uint32_t crc)
 {
     const struct plan_item *it = g->item;
@@ -62,7 +62,10 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
     return 0;
 }
 
-/* Hash n bytes and copy them to dst unless it is NULL, counting invalid values while the bytes are in the cache. */
+/*
+ * Hash n bytes at src, and copy them to dst unless that is NULL. Invalid values are counted while the bytes are in the
+ * cache.
+ */
 static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *src, uint64_t n)
 {
     struct plan_item *it = g->item;
@@ -85,14 +88,17 @@ static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *sr
     return crc;
 }
 
-/* Bytes [skip, skip + n) of a piece whose bytes are at src. */
+/* Bytes [skip, skip + n) of a piece. The bytes of the piece begin at src. */
 struct gather_span {
     const uint8_t *src;
     uint64_t skip, n;
-    uint8_t *dst;                       /* where to copy them, or NULL */
+    uint8_t *dst;                       /* address to which the bytes are copied, or NULL */
 };
 
-/* Hash a span for its record, and copy it. The same CRC is added to the item unless the item hashes its output. */
+/*
+ * Hash a span for the CRC of its record, and copy it. The same CRC is also added to the item, unless the item hashes
+ * its output.
+ */
 static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct gather_span x, struct err *e)
 {
     uint64_t k;
@@ -112,7 +118,7 @@ static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct 
     return 0;
 }
 
-/* Copy many short runs, in two passes over blocks that fit in the cache. */
+/* Copy many short runs, with two passes over each block that fits in the cache. */
 static int scatter_short_runs(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                               uint8_t *dst, struct err *e)
 {
@@ -129,8 +135,8 @@ static int scatter_short_runs(const struct gather *g, const struct tmap_piece *p
 }
 
 /*
- * Copy long runs, all of which are counted. Both CRCs use Horner's rule: before a run is added, the previous sum is
- * shifted by one run in the record and by one row in the item.
+ * Copy long runs. All of their bytes must count for the CRC of the record. Both CRCs are computed by Horner's rule:
+ * before a run is added, the sum so far is shifted by one run for the record, and by one row for the item.
  */
 static int scatter_long_runs(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                              uint8_t *dst, struct err *e)
@@ -169,7 +175,10 @@ static void lower_to(_Atomic uint64_t *least, uint64_t v)
         ;
 }
 
-/* Combine copies and count where they differ, or add parts. Returns false if copies differ under REPLICAS_FAIL. */
+/*
+ * If the map has copies, combine them and count the elements on which they differ; if it has parts of a sum, add them.
+ * Returns false if copies differ under REPLICAS_FAIL.
+ */
 static bool combine(const struct gather *g)
 {
     struct plan_item *it = g->item;
@@ -232,7 +241,7 @@ void gather_transpose(const struct gather *g, uint8_t *to)
     uint32_t sum = 0, by_stride = crc_factor(m.stride);
 
     elements_transpose(to, m.run, g->out, rows, m.n, (int)(m.run / rows));
-    /* Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
+    /* This is Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
     for (uint64_t i = 0; i < m.n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, to + i * m.run, m.run);
     crc_sum_merge(&g->item->crc, m.n * m.run, crc_shift(sum, plan_out_bytes(g->item, g->item->len) - end));

@@ -1,9 +1,8 @@
 /*
- * gather.h - processing of the bytes of one chunk between the read and the write
+ * gather.h - process the bytes of one chunk after they are read and before they are written
  *
- * Every piece is copied to its position in the chunk's output. On the way it is hashed for the record it is read
- * from and for the item it belongs to, in as few passes over memory as the operation allows. This module does no
- * I/O.
+ * Every piece is copied to its position in the chunk's output. Its bytes are hashed for the record from which they were
+ * read and for the item, in as few passes over memory as the operation allows. This module does no I/O.
  */
 #ifndef SHARDKIT_PLAN_GATHER_H
 #define SHARDKIT_PLAN_GATHER_H
@@ -15,34 +14,39 @@ struct gather {
     struct plan *plan;
     int item_no;
     struct plan_item *item;
-    uint64_t from, len;         /* the chunk, in logical bytes of the item's map */
-    uint8_t *out;               /* address of the first byte of the chunk; NULL: only hash */
-    uint64_t copy_stride;       /* REPLICAS, SUM: slice k is gathered at out + k * copy_stride */
-    struct report *report;      /* corrupt records are added to it; NULL: they end the run */
-    bool hash_output;           /* the item's CRC cannot be computed from the CRCs of the pieces */
+    uint64_t from, len;         /* range of the chunk, in logical bytes of the item's map */
+    uint8_t *out;               /* address for the first byte of the chunk; NULL: the bytes are only hashed */
+    uint64_t copy_stride;       /* for REPLICAS and SUM: slice k is copied to out + k * copy_stride */
+    struct report *report;      /* receives a finding for each corrupt record; NULL: a corrupt record ends the run */
+    bool hash_output;           /* the CRC of the item must be computed from its output, because it does not follow
+                                 * from the CRCs of the pieces */
 };
 
-/* Set hash_output. plan, item_no, item, from and len must be filled in. */
+/* Set g->hash_output. The members plan, item_no, item, from and len must be filled in. */
 void gather_begin(struct gather *g);
-/* Returns true if gather_piece() needs `out` even for an item that is only checked. */
+/* Returns true if gather_piece() needs g->out even if the item is only checked. */
 bool gather_needs_output(const struct gather *g);
-/* Process one piece, whose bytes are at src. Returns -1 with ERR_DATA if they complete a corrupt record. */
+/*
+ * Process one piece, whose bytes are at src. If the piece completes a record whose CRC is wrong, returns -1 with
+ * ERR_DATA.
+ */
 MUST_CHECK int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src, struct err *e);
 /*
- * Finish the chunk after all pieces: combine replicas, add parts, convert, and hash what has not been hashed.
- * Returns false if replicas disagree under REPLICAS_FAIL; the chunk must then not be written.
+ * Finish the chunk after all pieces were processed: combine replicas, add the parts of a sum, convert elements, and
+ * hash what has not been hashed. Returns false if replicas disagree under REPLICAS_FAIL; the chunk must then not be
+ * written.
  */
 bool gather_end(const struct gather *g);
 
 /*
- * The destination of a chunk of a transposed item: n runs of `run` bytes, `stride` apart, the first at item byte
- * `at`.
+ * Describes where a chunk of a transposed item is written: n runs of `run` bytes each. The first run begins at byte
+ * `at` of the item, and each of the others `stride` bytes after the one before.
  */
 struct gather_matrix {
     uint64_t n, run, stride, at;
 };
 struct gather_matrix gather_matrix(const struct gather *g);
-/* Store those runs consecutively at `to`, and hash them. Must be called after gather_end(). */
+/* Store the runs of gather_matrix() one after the other at `to`, and hash them. Must be called after gather_end(). */
 void gather_transpose(const struct gather *g, uint8_t *to);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * io_engine.c - io_uring, or plain system calls if the kernel does not offer it
- */
+/* io_engine.c - perform requests by io_uring, or by plain system calls if the kernel does not offer it */
 #include "libcommon/plan/io_engine.h"
 
 #include <assert.h>
@@ -15,10 +13,12 @@ struct io_engine {
     bool uring;
     unsigned depth, n_under_way;
     struct io_uring ring;
-    struct io_req *first, **last;       /* pread/pwrite: queue of requests */
+    struct io_req *first, **last;       /* queue of requests that are performed by pread and pwrite */
 };
 
-/* Returns whether the ring supports plain reads and writes. Kernels before 5.6 have io_uring without them. */
+/*
+ * Returns true if the ring supports plain reads and writes. Kernels before 5.6 have io_uring without these operations.
+ */
 static bool ring_can_read_and_write(struct io_uring *ring)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -70,7 +70,7 @@ void io_start(struct io_engine *io, struct io_req *r)
         io->last = &r->next;
         return;
     }
-    /* Submitting empties a full submission queue. */
+    /* If the submission queue is full, io_flush() empties it. */
     while (!(sqe = io_uring_get_sqe(&io->ring)))
         io_flush(io);
     if (r->write)
@@ -82,7 +82,10 @@ void io_start(struct io_engine *io, struct io_req *r)
 
 void io_flush(struct io_engine *io)
 {
-    /* Requests that are refused temporarily (EAGAIN, EBUSY) stay queued and are submitted by the next call. */
+    /*
+     * If the kernel refuses requests temporarily (EAGAIN, EBUSY), they stay in the queue and the next call submits
+     * them.
+     */
     if (io->uring && io_uring_sq_ready(&io->ring))
         io_uring_submit(&io->ring);
 }
@@ -113,7 +116,7 @@ static struct io_req *wait_uring(struct io_engine *io, bool block)
             return NULL;
         }
         rc = io_uring_submit_and_wait(&io->ring, 1);
-        /* The ring itself failed, so it is unknown which requests have finished. */
+        /* The ring itself has failed, so it is unknown which requests have ended. */
         if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
             abort();
     }

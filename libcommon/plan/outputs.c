@@ -1,6 +1,4 @@
-/*
- * outputs.c - destination files, opened when needed and closed when many are open
- */
+/* outputs.c - destination files, which are opened when needed and closed when many are open */
 #include "libcommon/plan/outputs.h"
 
 #include <errno.h>
@@ -15,7 +13,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* Maximum number of idle files kept open in addition to those in use; and as a fraction of the descriptor limit. */
+/*
+ * Files that no chunk uses are kept open, up to this number (KEEP_OPEN) and this fraction of the descriptor limit
+ * (KEEP_SHARE).
+ */
 enum { KEEP_OPEN = 64, KEEP_SHARE = 16 };
 enum { DIRECT_ALIGN = 4096 };
 
@@ -44,7 +45,7 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     pthread_mutex_init(&o->lock, NULL);
     o->plan = p;
     o->direct = direct;
-    /* All destinations are assumed to be on the file system of the first. */
+    /* All destinations are assumed to be on the file system of the first one. */
     o->in_memory = plan_n_dst(p) > 0 && path_in_memory(plan_dst(p, 0)->path);
     o->keep_open = (int)min_u64(KEEP_OPEN, (uint64_t)(files_open_limit() / KEEP_SHARE));
     o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
@@ -132,7 +133,10 @@ void outputs_refuse_direct(struct outputs *o, int dst)
     pthread_mutex_unlock(&o->lock);
 }
 
-/* Returns the alignment that the file system reports (Linux 6.1), or a page, which is sufficient for every disk. */
+/*
+ * Returns the alignment in memory that the file system requires, which Linux 6.1 and later report. Otherwise returns
+ * the page size, which is sufficient for every disk.
+ */
 static unsigned direct_mem_align(int fd)
 {
 #ifdef STATX_DIOALIGN

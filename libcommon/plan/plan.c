@@ -1,18 +1,19 @@
 /*
- * plan.c - the items of a plan, their places, and which item counts which byte of a record
+ * plan.c - the items of a plan, and the assignment of each byte of a record to the item that adds it to the record's
+ * CRC
  *
- * For every item, plan_close() lists the runs that it reads of each record that has a CRC ("claims"). It sorts them
- * by record and offset, and walks over them once:
+ * For every item, plan_close() lists the runs that the item reads from records with a CRC. These runs are called
+ * claims. The claims are sorted by record and offset, and processed once in this order:
  *
  *   record   |------------------------------------------|
  *   claims    [---- a ----]   [-- b --][--- d ---]
  *                                [-- c --]
- *   counted   aaaaaaaaaaaaa   bbbbbbbbbdddddddddd        c is inside b and the head of d
+ *   counted   aaaaaaaaaaaaa   bbbbbbbbbdddddddddd        c is inside b and the start of d
  *   gaps     g             ggg                   ggggggg
  *
- * A claim counts from where the claims before it end. Every byte is therefore counted once, and one number per
- * claim is the start of its counted bytes. Gaps become check-only items. Records that are read without overlap,
- * which are nearly all, need no table afterwards.
+ * A claim counts only the bytes after the end of all claims before it. Every byte is therefore counted once, and a
+ * claim only needs to store where its counted bytes begin. Gaps become check-only items. In nearly all records no
+ * claims overlap; for these no table is needed afterwards.
  */
 #include "libcommon/plan/plan.h"
 
@@ -24,27 +25,28 @@
 
 struct claim {
     int record, item, slice;
-    int place;                  /* place of the record: see rank_records() */
-    uint64_t slice_at;          /* offset of its first byte in the slice: distinguishes two reads of one item */
-    uint64_t at, len;           /* range in the record */
-    uint64_t skip;              /* number of leading bytes that an earlier claim counts */
+    int place;                  /* rank of the record in the order of file names and offsets (rank_records()) */
+    uint64_t slice_at;          /* offset of the claim's first byte in the slice; it distinguishes two reads of the
+                                 * same item */
+    uint64_t at, len;           /* range of bytes in the record */
+    uint64_t skip;              /* number of bytes at the start that earlier claims count */
 };
 
 struct item {
     struct plan_item pub;
-    struct plan_part *part;     /* sorted by place */
+    struct plan_part *part;     /* sorted by place of the record */
     int n_parts;
-    bool overlaps;              /* some of its bytes are not counted */
+    bool overlaps;              /* some bytes that the item reads are counted for another item */
 };
 
 struct record_state {
     struct crc_sum sum;
     bool touched;
     int place;
-    int first_claim, n_claims;  /* range in p->claim; empty if all bytes are read once */
+    int first_claim, n_claims;  /* range in p->claim; empty if no byte of the record is read twice */
 };
 
-/* The map of a check-only item that plan_close() created. */
+/* The map of a check-only item that plan_close() has made. */
 struct gap {
     struct tmap map;
     struct tmap_slice slice;
@@ -54,15 +56,17 @@ struct gap {
 
 struct plan {
     struct files *files;
-    struct item **item;         /* each at a fixed address, because callers keep pointers */
+    struct item **item;         /* array of pointers, so that an item keeps its address when items are added */
     int n_items, cap_items;
     struct plan_dst *dst;
     int n_dst, cap_dst;
     bool closed;
-    bool no_gaps;               /* bytes that no item reads stay unread */
+    bool no_gaps;               /* do not add check-only items for the bytes that no item reads */
     struct record_state *record;
     int n_records;
-    /* All claims until the end of plan_close(); then only those of records with bytes that are read twice. */
+    /*
+     * All claims until the end of plan_close(); after that only the claims in records with bytes that are read twice.
+     */
     struct claim *claim;
     int n_claims, cap_claims;
     struct gap *gap;
@@ -229,9 +233,9 @@ static int by_file(const void *va, const void *vb)
 }
 
 /*
- * Assign every record its place: its rank in the order of file names and offsets. Several threads open files in an
- * unpredictable order, so the number of a record differs between runs, whereas its place does not. A journal can
- * only refer to places.
+ * Assign each record its place, which is its rank in the order of file names and offsets. The number of a record
+ * differs between runs, because several threads open files in an unpredictable order. Its place is always the same. A
+ * journal therefore refers to records by their places.
  */
 static void rank_records(struct plan *p)
 {
@@ -249,7 +253,7 @@ static void rank_records(struct plan *p)
     free(r);
 }
 
-/* Append the runs that item i reads; adjacent runs are joined. */
+/* Append the runs that item i reads to the claims. Adjacent runs are joined. */
 static void claim_item(struct plan *p, int i)
 {
     const struct plan_item *it = &p->item[i]->pub;
@@ -303,7 +307,7 @@ static int by_record(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Claims [first, end) belong to item i: list the records they refer to, each once. */
+/* Claims [first, end) belong to item i. List the records to which they refer, each of them once. */
 static void list_parts(struct plan *p, int i, int first, int end)
 {
     struct item *it = p->item[i];
@@ -323,8 +327,8 @@ static void list_parts(struct plan *p, int i, int first, int end)
 }
 
 /*
- * Add bytes [at, end) of a record, which no item reads, to the record's check-only item. *g is that item's map, or NULL
- * before the record's first gap.
+ * No item reads bytes [at, end) of this record. Add them to the record's check-only item. *g is the map of this item,
+ * or NULL if the record has none yet; it is then made.
  */
 static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
 {
@@ -347,7 +351,10 @@ static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t 
     (*g)->slice.len = (*g)->map.len += end - at;
 }
 
-/* Process the claims of one record, sorted by offset: see the drawing at the top. Returns whether any overlap. */
+/*
+ * Process the claims of one record, which are sorted by offset (see the drawing at the top). Returns true if any of
+ * them overlap.
+ */
 static bool resolve_record_claims(struct plan *p, struct claim *c, int n)
 {
     int record = c->record;
@@ -426,14 +433,14 @@ bool plan_counts_all(const struct plan *p, int i)
     return !p->item[i]->overlaps;
 }
 
-/* Returns the claim of item i that contains this piece, in a record with overlapping claims. */
+/* Returns the claim of item i that contains this piece. The record of the piece must have overlapping claims. */
 static const struct claim *find_claim(const struct plan *p, int i, const struct tmap_piece *pc)
 {
     const struct record_state *r = &p->record[pc->src.record];
     const struct claim want = { .place = r->place, .item = i, .slice = pc->slice, .slice_at = pc->at };
     int lo = r->first_claim, hi = lo + r->n_claims;
 
-    /* Search for the last claim that does not begin after the piece. */
+    /* Search for the last claim that begins at or before the start of the piece. */
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
 
@@ -478,8 +485,8 @@ struct plan_part *plan_item_parts(struct plan *p, int i, int *n)
 }
 
 /*
- * Returns the name of the first item that reads the record. (The item that happens to finish last varies between
- * runs.)
+ * Returns the name of the first item that reads the record. (The last item is not used, because which item is last
+ * differs between runs.)
  */
 static const char *reader_of(const struct plan *p, int record)
 {
@@ -537,7 +544,7 @@ int plan_check_records(struct plan *p, struct err *e)
 
 /* ---- a plan that several processes share ---- */
 
-/* Returns the touched records, sorted by place. The caller frees the array. */
+/* Returns the records from which items read, sorted by place. The caller frees the array. */
 static int *touched_records(const struct plan *p, int *n)
 {
     int *at = xmalloc(((size_t)p->n_records + 1) * sizeof *at);

@@ -1,10 +1,10 @@
 /*
  * plan.h - the exact list of byte ranges to move, computed before any data is read
  *
- * A plan is a list of items. An item reads a range of one logical tensor (a tmap). It writes that range to
- * consecutive bytes of one destination file, or distributes the columns of the range over several files, or only
- * checks the range. After the last item, plan_close() adds check-only items for every byte of a touched record that
- * no item reads (padding, the second copy of a tied weight), so that the CRC of every record can be verified.
+ * A plan is a list of items. An item reads a range of one logical tensor (a tmap). It writes this range to consecutive
+ * bytes of one destination file, distributes the columns of the range over several files, or only checks the range. If
+ * items read only a part of a record, plan_close() adds check-only items for its other bytes (padding, the second copy
+ * of a tied weight), so that the CRC of the record can be verified.
  *
  * One thread builds a plan. executor.h runs it.
  */
@@ -16,7 +16,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/plan/tmap.h"
 
-/* The conversion applied to the elements of an item. plan_out_bytes() gives the size of the result. */
+/* The conversion of an item's elements. plan_out_bytes() returns the size of the result. */
 enum plan_op {
     PLAN_COPY,
     PLAN_F32_TO_BF16, PLAN_F32_TO_F16,
@@ -30,68 +30,72 @@ int plan_op_of(enum dtype from, enum dtype to);
 struct plan_out {
     int dst;
     uint64_t at;
-    struct crc_sum crc;         /* of the bytes written to this destination */
+    struct crc_sum crc;         /* CRC of the bytes that are written to this destination */
 };
 
 struct plan_item {
     const struct tmap *map;
-    uint64_t from, len;         /* the range of logical bytes: [from, from + len) */
-    int dst;                    /* destination file number; -1 if the item is only checked, or has n_outs */
+    uint64_t from, len;         /* the item is logical bytes [from, from + len) of the map */
+    int dst;                    /* number of the destination file; -1 if the item is only checked, or has n_outs
+                                 * destinations */
     uint64_t dst_at;
     /*
-     * Set by the caller: the next item is the twin of this one, with the same length and element type. Both are cut
-     * at the same places and their chunks are handed out alternately, so a consumer that compares the two never has
-     * to keep much of either.
+     * Set by the caller if the next item is the twin of this one; both must have the same length and element type.
+     * Their chunks end at the same positions and are processed alternately, so code that compares the two items never
+     * needs to keep many chunks in memory.
      */
     bool twins;
-    int n_outs;                 /* number of destinations if the columns are distributed; else 0 */
+    int n_outs;                 /* number of destinations over which the columns are distributed; 0 if they are not
+                                 * distributed */
     struct plan_out *out;       /* [n_outs] */
-    uint64_t part;              /* map bytes of every row that each destination receives */
-    enum plan_op op;            /* set by the caller after plan_add(); PLAN_COPY by default */
+    uint64_t part;              /* number of map bytes of every row that each destination receives */
+    enum plan_op op;            /* set by the caller after plan_add(); the default is PLAN_COPY */
     /*
-     * 0, or the number of bytes per row: the map is then a matrix, and the destination is its transpose. Set by the
-     * caller. The item begins at a row and consists of whole rows of at most PLAN_ROW_MAX bytes. (A wider matrix is
-     * split into several items, each with some of the columns: tmap_slice_columns().) Such an item has no replicas
-     * to combine and is not passed to `look`.
+     * Set by the caller. If it is not 0, it is the number of bytes per row: the map is then a matrix, and its transpose
+     * is written. The item must begin at the start of a row and consist of whole rows, each of at most PLAN_ROW_MAX
+     * bytes. (A wider matrix is split into several items, each with some of the columns: tmap_slice_columns().) The
+     * item must not have replicas that need to be combined, and it is not passed to `look`.
      */
     uint64_t transpose_row;
     enum replica_policy policy; /* for TMAP_REPLICAS */
     const char *name;           /* for messages, e.g. "3.mlp.dense_4h_to_h.weight fp32"; must outlive the plan */
-    void *user;                 /* for use by the sink */
+    void *user;                 /* for use by the code that writes a layout (sink) */
     int number;                 /* index of the item in the plan */
-    struct crc_sum crc;         /* of the item's bytes as they are written (or checked) */
-    struct crc_sum share;       /* for the sink: what the item contributes to a larger CRC; the journal saves it */
+    struct crc_sum crc;         /* CRC of the item's bytes after conversion, as they are written or checked */
+    struct crc_sum share;       /* for the sink: the part of the item in a CRC of more bytes; the journal saves it */
     _Atomic uint64_t n_differ;  /* number of elements on which the replicas differ */
-    _Atomic uint64_t first_differ;      /* the first such element, counted from `from`; UINT64_MAX: none */
-    /* Conversions to fp16: finite numbers that became infinite, and numbers other than 0 that became 0. */
+    _Atomic uint64_t first_differ;      /* index of the first of these elements, counted from `from`; UINT64_MAX:
+                                         * none */
+    /*
+     * For conversions to fp16: number of finite numbers that became infinite, and number of nonzero numbers that became
+     * 0.
+     */
     _Atomic uint64_t n_overflow, n_flushed;
     /*
-     * Set by the caller: count invalid values (stats.h) among the elements that are read, in each copy, before they
-     * are converted.
+     * Set by the caller: count invalid values (stats.h) among the elements that are read. They are counted in each
+     * copy, before the conversion.
      */
     enum { PLAN_VALUES_NONE, PLAN_VALUES, PLAN_VALUES_NEGATIVE } values;
     _Atomic uint64_t n_nan, n_inf, n_negative;
-    _Atomic uint64_t left;      /* bytes not processed yet; used by the executor */
-    bool done;                  /* an earlier run completed the item (resume); it is not executed again */
+    _Atomic uint64_t left;      /* number of bytes that have not been processed yet; used by the executor */
+    bool done;                  /* an earlier run has completed the item, so a resumed run skips it */
 };
 
 struct plan_dst {
-    char *path;                 /* the caller creates the file with its final length before the run */
-    uint64_t size;              /* that length if plan_add_sized() set it; else 0 */
+    char *path;                 /* path of the file, which the caller must create with its final length before the
+                                 * run */
+    uint64_t size;              /* length that was passed to plan_add_sized(); else 0 */
 };
 
 struct plan;
 struct plan *plan_new(struct files *f);
 void plan_free(struct plan *p);
 struct files *plan_files(const struct plan *p);
-/* Add a destination file. Returns its number. The file must exist when the plan runs. */
+/* Add a destination file. Returns its number. The file must exist before the plan is run. */
 int plan_add_dst(struct plan *p, const char *path);
-/* Like plan_add_dst(), with the length that the file will have before the plan runs. */
+/* Like plan_add_dst(), but also states the length that the file will have before the plan is run. */
 int plan_add_sized(struct plan *p, const char *path, uint64_t size);
-/*
- * The input of an item: a range of a tensor, and the item's labels. The fields have the meaning of those in struct
- * plan_item.
- */
+/* The input of an item: a range of a tensor, and labels. The members have the same meaning as in struct plan_item. */
 struct plan_range {
     const struct tmap *map;
     uint64_t from, len;
@@ -99,29 +103,29 @@ struct plan_range {
     const char *name;
     void *user;
 };
-/* Add an item. Returns its number. With dst < 0 the item is only checked. */
+/* Add an item. Returns its number. If dst < 0, the item is only checked. */
 int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at);
 /*
- * Add an item of whole rows, each of which is cut into n_outs parts of `part` bytes. Part i of every row is
- * appended to out[i]. Bytes that are distributed over several files are thus read once, in long runs. len must be a
- * multiple of n_outs * part. `out` is copied.
+ * Add an item of whole rows, each of which is cut into n_outs parts of `part` bytes. Part i of every row is appended to
+ * destination out[i]. Bytes that are distributed over several files are thus read only once, in long runs. The length
+ * of the range must be a multiple of n_outs * part. The array `out` is copied.
  */
 int plan_add_columns(struct plan *p, const struct plan_range *r, uint64_t part, const struct plan_out *out, int n_outs);
 /*
- * Add check-only items for the bytes of touched records that no item reads. plan_add() must not be called
- * afterwards.
+ * Finish the plan: add check-only items for bytes that no item reads, in records from which items read other bytes.
+ * plan_add() must not be called after this.
  */
 void plan_close(struct plan *p);
 /*
- * Like plan_close(), but without those check-only items. A record that the items do not read completely is not
- * checked.
+ * Like plan_close(), but without adding check-only items. If the items do not read all bytes of a record, its CRC is
+ * not checked.
  */
 void plan_close_parts(struct plan *p);
 
 enum { PLAN_ROW_MAX = 8192 };
 
 /*
- * Returns the size of one element of the item's map. For a conversion the operation defines it, because a map of
+ * Returns the size of one element of the item's map. If there is a conversion, it determines the size, because a map of
  * zeros has no dtype of its own.
  */
 static inline uint64_t plan_elem_bytes(const struct plan_item *it)
@@ -133,7 +137,7 @@ static inline uint64_t plan_elem_bytes(const struct plan_item *it)
     }
 }
 
-/* Returns the number of output bytes that n map bytes of the item are converted to. */
+/* Returns the number of bytes to which n map bytes of the item are converted. */
 static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n)
 {
     switch (it->op) {
@@ -142,7 +146,7 @@ static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n)
     default: return n;
     }
 }
-/* Returns the dtype of the output elements. */
+/* Returns the dtype of the elements after conversion. */
 static inline enum dtype plan_out_dtype(const struct plan_item *it)
 {
     switch (it->op) {
@@ -164,21 +168,22 @@ int plan_n(const struct plan *p);
 struct plan_item *plan_item(struct plan *p, int i);
 int plan_n_dst(const struct plan *p);
 const struct plan_dst *plan_dst(const struct plan *p, int i);
-uint64_t plan_read_bytes(const struct plan *p);     /* without items marked done */
+uint64_t plan_read_bytes(const struct plan *p);     /* items that have `done` set are not counted */
 uint64_t plan_write_bytes(const struct plan *p);
 
 /*
- * Returns the CRC state of record `record`, computed from what the run has read of it so far. The plan must be
- * closed. A record whose `seen` equals its length is complete and must match its CRC. A byte that several items
- * read is counted once, for the item whose read of that byte begins first in the record. That item is the same in
- * every run of the same plan.
+ * Returns the CRC of record `record` so far, computed from what the run has read. The plan must be closed. When `seen`
+ * is equal to the length of the record, the record is complete, and the sum must be equal to its CRC. A byte that
+ * several items read is counted once: for the item whose read of this byte begins first in the record. This is the same
+ * item in every run of the same plan.
  */
 struct crc_sum *plan_record_sum(struct plan *p, int record);
 /*
- * The contributions of item i to the CRCs of records. A journal saves them when the item is done. To resume, set
- * the item's `done` and `crc`, and pass each part to crc_sum_merge() with plan_record_sum(). (The record's own sum
- * cannot be saved instead: it also contains chunks of items that are not complete.) The plan owns the list, which
- * is the same in every run of the same plan.
+ * The contribution of one item to the CRC of one record. A journal saves the contributions of an item when the item is
+ * done. To resume, set `done` and `crc` of the item, and add each contribution to plan_record_sum() with
+ * crc_sum_merge(). (The sum of the record cannot be saved instead, because it also contains chunks of items that are
+ * not complete.) plan_item_parts() returns the list of an item. The plan owns this list, which is the same in every run
+ * of the same plan.
  */
 struct plan_part {
     int record;
@@ -187,29 +192,30 @@ struct plan_part {
 };
 struct plan_part *plan_item_parts(struct plan *p, int i, int *n);
 /*
- * To be called after the run. Returns 0 if every touched record is complete and matches its CRC, else -1 with
- * ERR_DATA that names the record.
+ * Call this after the run. Returns 0 if every record from which items read is complete and has its CRC. Otherwise
+ * returns -1 with ERR_DATA, which names the record.
  */
 MUST_CHECK int plan_check_records(struct plan *p, struct err *e);
 
 /*
  * Several processes can share a plan. Each process builds the same plan, sets `done` for the items of the other
- * processes, and runs its own items. Each process then has a part of the CRC of every record, and the processes
+ * processes, and runs its own items. Each process then knows a part of the CRC of every record, so the processes
  * exchange these parts.
  *
  * plan_mark() returns a checksum that is equal for equal plans. It covers the items and the records that they read:
- * file names (relative to `root`, because each host may have its copy at a different path), offsets, sizes and
- * CRCs.
+ * offsets, sizes, CRCs and file names. The names are relative to `root`, because the checkpoint may have a different
+ * path on each host.
  *
- * plan_seen() writes to out[] what this process has read of every touched record that has a CRC, in the order of
- * their places. Returns the number of these records; with out NULL it does only that.
+ * plan_seen() considers the records that have a CRC and from which items read, in the order of their places. It writes
+ * to out[] what this process has read of each of them. Returns the number of these records; if `out` is NULL, it does
+ * nothing else.
  *
- * plan_seen_add() adds the list of another process. Returns -1 with ERR_DATA if that completes a record whose CRC
- * is wrong.
+ * plan_seen_add() adds the list of another process. Returns -1 with ERR_DATA if this completes a record and the CRC is
+ * wrong.
  */
 struct plan_seen {
     uint64_t bytes;
-    uint64_t acc;               /* the acc of the record's crc_sum */
+    uint64_t acc;               /* the member `acc` of the record's crc_sum */
 };
 uint32_t plan_mark(const struct plan *p, const char *root);
 int plan_seen(const struct plan *p, struct plan_seen *out);
@@ -218,15 +224,15 @@ MUST_CHECK int plan_seen_add(struct plan *p, const struct plan_seen *other, stru
 /* ---- used by the executor ---- */
 
 /*
- * Inspect the bytes of a piece of item i, from byte `skip` of the piece. Returns the length of the leading run of
- * bytes that are all counted for the CRC of the record or all not counted, and sets *counts to which.
+ * A byte of a piece of item i may count for the CRC of its record, or not. Returns the number of bytes from byte `skip`
+ * of the piece on that are alike in this respect, and sets *counts to true if they count.
  */
 uint64_t plan_counted(const struct plan *p, int i, const struct tmap_piece *pc, uint64_t skip, bool *counts);
-/* Returns true if every byte that item i reads is counted. */
+/* Returns true if every byte that item i reads counts for the CRC of its record. */
 bool plan_counts_all(const struct plan *p, int i);
 /*
- * Add the CRC of the counted bytes `x` of a record, read by item i. Returns -1 with ERR_DATA if that completes the
- * record and its CRC is wrong. May be called from any thread.
+ * Item i has read the bytes `x` of a record, all of which count; `crc` is their CRC. Add it to the CRC of the record.
+ * Returns -1 with ERR_DATA if this completes the record and the CRC is wrong. May be called from any thread.
  */
 MUST_CHECK int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc, struct err *e);
 

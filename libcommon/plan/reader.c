@@ -1,9 +1,10 @@
 /*
- * reader.c - tmap_read() with combined copies and with CRC checks
+ * reader.c - read a tensor with tmap_read(), combine copies, and check CRCs
  *
- * reader_new() lists the records that the range lies in. A record whose bytes are all in the range, each once, is
- * `covered`: the CRCs of its pieces are added up while they are read. The others are checked before the first read.
- * A read that does not begin where the previous one ended ends the adding, and all records are checked then.
+ * reader_new() lists the records in which the range lies. A record is `covered` if each of its bytes is in the range
+ * exactly once; the CRCs of its pieces are then added up while they are read. All other records are checked before the
+ * first read. If a read does not begin where the previous one ended, CRCs are no longer added up, and all records are
+ * checked.
  */
 #include "libcommon/plan/reader.h"
 
@@ -15,24 +16,24 @@
 struct reader_record {
     int record;
     bool covered;
-    uint64_t at, len;           /* the range of the record that was found; contiguous if `covered` */
-    struct crc_sum sum;         /* of the bytes that were read */
+    uint64_t at, len;           /* the range of bytes in the record; contiguous if `covered` */
+    struct crc_sum sum;         /* CRC of the bytes that were read from it */
 };
 
 struct reader {
     const struct tmap *map;
     struct files *files;
     enum replica_policy policy;
-    struct reader_record *rec;  /* [n_rec], sorted by number of the record */
+    struct reader_record *rec;  /* [n_rec], sorted by record number */
     int n_rec, cap_rec;
-    bool checked;               /* no record that is not covered is left to check */
+    bool checked;               /* all records that are not covered have been checked */
     bool in_order;              /* every read so far began where the previous one ended */
-    uint64_t next;              /* where the next read in order begins */
+    uint64_t next;              /* offset at which the next read begins if reads are in order */
     uint64_t from;
-    uint32_t crc;               /* CRC of the bytes that were read in order */
+    uint32_t crc;               /* CRC of the bytes that were read so far, in order */
 };
 
-/* Returns true if slice 0 alone gives the values: there is nothing to combine. */
+/* Returns true if slice 0 alone has the values, so that nothing must be combined. */
 static bool reads_one_slice(const struct tmap *m, enum replica_policy policy)
 {
     return m->op == TMAP_REPLICAS && (m->n_slices == 1 || policy == REPLICAS_FIRST);
@@ -55,7 +56,7 @@ static int compare_runs(const void *va, const void *vb)
     return order ? order : (a->at > b->at) - (a->at < b->at);
 }
 
-/* Append the runs of records with a CRC that have not been checked yet. Adjacent runs are joined. */
+/* Append the runs of bytes in records that have a CRC and have not been checked. Adjacent runs are joined. */
 static void list_runs(struct reader *r, uint64_t from, uint64_t len)
 {
     struct reader_record *last = NULL;
@@ -76,7 +77,7 @@ static void list_runs(struct reader *r, uint64_t from, uint64_t len)
     }
 }
 
-/* Join the runs of each record, and find the records that they cover. */
+/* Join the runs of each record, and mark the records that they cover. */
 static void join_runs(struct reader *r)
 {
     int n = 0;
@@ -121,7 +122,7 @@ void reader_free(struct reader *r)
 
 /* ---- reading ---- */
 
-/* Check the records that are not covered; without `in_order` all of them. */
+/* Check the records that are not covered. If reads were not in order, check all records. */
 static int check_records(struct reader *r, struct err *e)
 {
     for (int i = 0; i < r->n_rec; i++)
@@ -131,7 +132,7 @@ static int check_records(struct reader *r, struct err *e)
     return 0;
 }
 
-/* Callback for the bytes of one piece: add them to their record's CRC if that is covered. */
+/* Called for the bytes of each piece. If the record of the piece is covered, add them to its CRC. */
 static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struct err *e)
 {
     struct reader *r = ctx;
@@ -176,7 +177,7 @@ static int read_combined_copies(struct reader *r, uint64_t from, uint64_t len, v
 
 int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
-    /* tmap_read_seen() adds the parts of a sum itself. */
+    /* If the map is a sum, tmap_read_seen() itself adds the parts. */
     const bool combine = r->map->op == TMAP_REPLICAS && !reads_one_slice(r->map, r->policy);
     struct tmap_watch watch = { seen, r };
     int rc;

@@ -1,8 +1,8 @@
 /*
  * stats.c - statistics and distances of elements in memory
  *
- * Elements are converted to doubles, one block that fits in the first-level cache at a time, and summed in four
- * lanes of fixed order. Vectors of any width therefore give the same bits.
+ * Elements are converted to doubles in blocks that fit in the first-level cache. They are added in four independent
+ * sums (lanes), always in the same order, so vector registers of any width give the same bits.
  */
 #include "libcommon/plan/stats.h"
 
@@ -12,14 +12,16 @@
 
 #include "libcommon/base/mem.h"
 
-/* Number of elements converted to doubles at a time: 8 KiB, which stay in the first-level cache. */
+/* Number of elements that are converted to doubles at a time. They take 8 KiB, which stay in the first-level cache. */
 #define BLOCK 1024
-/* Number of independent sums. A single chain of additions would wait four cycles for each. */
+/*
+ * Number of independent sums. If there was only one, each addition would have to wait four cycles for the previous one.
+ */
 #define LANES 4
 typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t mask __attribute__((vector_size(8 * LANES)));
 
-/* Convert n elements to doubles. The common types need no call per element. */
+/* Convert n elements to doubles. For the common types this needs no function call per element. */
 static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
 {
     const uint8_t *b = p;
@@ -52,12 +54,15 @@ static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
 }
 
 /*
- * v where m is set, else w. This is a macro because the ABI of functions that take vectors differs between
- * processors.
+ * For each lane, v where m is set, else w. This is a macro because functions that take vectors are called in different
+ * ways on different processors.
  */
 #define CHOOSE(m, v, w) ((vec)(((m) & (mask)(v)) | (~(m) & (mask)(w))))
 
-/* Fill the lanes after element n with NaN, which all sums exclude. Returns the number of elements including these. */
+/*
+ * Fill the lanes that follow the n elements with NaN, which is excluded from all sums. Returns the number of elements
+ * including the filled lanes.
+ */
 static uint64_t fill_lanes(double *v, uint64_t n)
 {
     uint64_t all = (n + LANES - 1) / LANES * LANES;
@@ -67,7 +72,7 @@ static uint64_t fill_lanes(double *v, uint64_t n)
     return all;
 }
 
-/* Add n values of any type, including values that are not finite. v must have room for whole lanes. */
+/* Add n values to *s. They may be infinite or NaN. v must have room for whole lanes. */
 static void add_doubles(struct stats *s, double *v, uint64_t n)
 {
     uint64_t all = fill_lanes(v, n), n_finite = 0;
@@ -86,7 +91,7 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
         sum_sq += y * y;
         lo = CHOOSE(fin & (x < lo), x, lo);
         hi = CHOOSE(fin & (x > hi), x, hi);
-        zero -= x == 0;                         /* true is -1 */
+        zero -= x == 0;                         /* a comparison that is true gives -1 */
         negative -= fin & (x < 0);
         finite -= fin;
         nan -= x != x;
@@ -103,20 +108,21 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
     }
     b.n_inf = all - n_finite - b.n_nan;
     b.n_nan -= all - n;
-    b.min += 0.0;                               /* -0 becomes 0, so the result does not depend on which came first */
+    b.min += 0.0;                               /* turns -0 into 0, so that the result does not depend on which of
+                                                 * them came first */
     b.max += 0.0;
     stats_join(s, &b);
 }
 
 /*
- * ---- the common types: properties that the bits of a float show are computed for several floats at a time ----
+ * ---- the common types: their bits are tested, for several floats at a time, before sums are computed ----
  *
- * This code is compiled twice, because vectors of twice the width halve the time on processors that have them. The
- * additions and their order are the same, so the resulting bits are equal.
+ * This code is compiled twice, because on processors with vectors of twice the width it takes half the time. The
+ * additions and their order are the same in both versions, so the results have the same bits.
  */
 #define TWICE static inline __attribute__((always_inline))
 
-/* Store the elements of a block as the bits of floats. Returns false for types that are neither f32 nor bf16. */
+/* Store the elements of a block in bits[], as the bits of floats. Returns false if the type is neither f32 nor bf16. */
 static bool to_f32_bits(enum dtype t, const void *p, uint64_t n, int32_t *bits)
 {
     const uint8_t *b = p;
@@ -143,7 +149,9 @@ TWICE bool all_finite(const int32_t *bits, uint64_t n)
     return !odd;
 }
 
-/* Map the bits of a float to an integer with the same order, and back. */
+/*
+ * ordered() maps the bits of a float to an integer such that both have the same order. from_ordered() does the reverse.
+ */
 TWICE int32_t ordered(int32_t bits)
 {
     return bits ^ (bits >> 31 & INT32_MAX);
@@ -155,10 +163,10 @@ TWICE double from_ordered(int32_t k)
     float f;
 
     memcpy(&f, &bits, 4);
-    return f + 0.0;                             /* -0 becomes 0 */
+    return f + 0.0;                             /* turns -0 into 0 */
 }
 
-/* Make the same additions in the same order as add_doubles(). */
+/* Compute the same sums as add_doubles(), with the same additions in the same order. */
 TWICE void sum_f32_bits(struct stats *s, const int32_t *bits, uint64_t n)
 {
     typedef float quad __attribute__((vector_size(4 * LANES)));
@@ -214,8 +222,8 @@ TWICE void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
 }
 
 /*
- * Add a block of floats. Returns false and does nothing if not all are finite. With `sums_only` only the sums are
- * computed.
+ * Add a block of floats. Returns false, and does nothing, if not all of them are finite. If `sums_only` is set, only
+ * the sums are computed.
  */
 TWICE bool add_floats_any(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
 {
@@ -297,7 +305,7 @@ double stats_mean(const struct stats *s)
 
 /* ---- distances ---- */
 
-/* Map the bits of a float of `bits` width to an integer with the same order around zero: -0 and +0 are both 0. */
+/* Map the bits of a float of `bits` bits to an integer such that both have the same order, and -0 and +0 are both 0. */
 static int64_t float_order(uint64_t v, int bits)
 {
     uint64_t sign = 1ull << (bits - 1);
@@ -336,14 +344,17 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
     } else {
         int shift = 64 - size * 8;
 
-        /* Sign-extend: shift the value to the top, then shift it right arithmetically. */
+        /* Shift the value to the top, then arithmetically to the right. This extends the sign. */
         i = (int64_t)(x << shift) >> shift;
         k = (int64_t)(y << shift) >> shift;
     }
     return i > k ? (uint64_t)i - (uint64_t)k : (uint64_t)k - (uint64_t)i;
 }
 
-/* Returns the largest distance among n elements. Blocks of the common types without NaN are vectorised. */
+/*
+ * Returns the largest distance in ulps among n pairs of elements. Blocks of the common types without NaN are computed
+ * with vectors.
+ */
 static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n, bool any_nan)
 {
     uint64_t size = (uint64_t)dtype_size(t), most = 0;
@@ -358,7 +369,8 @@ static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uin
 
             memcpy(&x, a + 4 * i, 4);
             memcpy(&y, b + 4 * i, 4);
-            x = x < 0 ? -(x & INT32_MAX) : x;   /* ordered around zero */
+            x = x < 0 ? -(x & INT32_MAX) : x;   /* now the integers have the order of the floats, and -0 and +0 are
+                                                 * both 0 */
             y = y < 0 ? -(y & INT32_MAX) : y;
             gap = (int64_t)x - y;
             gap = gap < 0 ? -gap : gap;
@@ -406,7 +418,10 @@ static uint64_t count_differing_elems(enum dtype t, const uint8_t *a, const uint
     return n_differ;
 }
 
-/* Add the sums over pairs of finite values. Returns whether there is a NaN on either side. */
+/*
+ * Add to d the sums of the differences and squares over all pairs v[i], w[i] of finite values. Returns true if v or w
+ * contains a NaN.
+ */
 static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
 {
     uint64_t all = fill_lanes(v, n);
@@ -438,7 +453,7 @@ static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
     return (uint64_t)n_nan > all - n;
 }
 
-/* Returns the number of elements whose bits differ and where either value is not finite. */
+/* Returns the number of elements whose bits differ and where one or both values are not finite. */
 static uint64_t count_not_finite(uint64_t size, const uint8_t *a, const uint8_t *b, const double *v, const double *w,
                                  uint64_t n)
 {
@@ -472,7 +487,7 @@ static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, con
     d->n += n;
 }
 
-/* Most blocks of most pairs are equal. These only contribute to the norm of the reference. */
+/* In most pairs of tensors most blocks are equal. An equal block contributes only to the norm of the reference. */
 static void equal_block(struct stats_diff *d, enum dtype t, const uint8_t *a, uint64_t n)
 {
     struct stats s = {0};
@@ -520,18 +535,18 @@ double stats_diff_rel_l2(const struct stats_diff *d)
 /*
  * ---- invalid values ----
  *
- * A block is first tested as a whole, and elements are counted only if the block contains an invalid value. The
- * test uses the bits of a number without its sign: adding the difference between the sign bit and the exponent of
- * all ones sets the sign bit exactly for infinity and NaN. It runs at 20 GB/s per core from the cache, so a
- * conversion does not wait for it.
+ * A block is first tested as a whole. Its elements are counted only if it contains an invalid value. The test uses the
+ * bits of a number without the sign. Infinity and NaN have an exponent of all ones. To the bits, the difference between
+ * the sign bit and this exponent is added: the sum has the sign bit set exactly for infinity and NaN. The test runs at
+ * 20 GB/s per core on data in the cache, so it does not slow down a conversion.
  */
-enum { ODD_BLOCK = 4096, ODD_LANES = 32 };      /* bytes */
+enum { ODD_BLOCK = 4096, ODD_LANES = 32 };      /* size of a block, and of a vector, in bytes */
 typedef uint32_t wide __attribute__((vector_size(ODD_LANES)));
 typedef uint16_t narrow __attribute__((vector_size(ODD_LANES)));
 
 /*
- * Returns true if any of the elements in whole lanes of b must be counted. `room` is the difference described
- * above.
+ * Returns true if b has an element that must be counted. Only whole lanes are tested. `room` is the difference that is
+ * described above.
  */
 TWICE bool any_odd_32(const uint8_t *b, uint64_t len, uint32_t room, bool negative)
 {
@@ -544,7 +559,7 @@ TWICE bool any_odd_32(const uint8_t *b, uint64_t len, uint32_t room, bool negati
         memcpy(&x, b + i, ODD_LANES);
         magnitude = x & 0x7fffffff;
         odd |= magnitude + room;
-        below |= x & -magnitude;        /* the sign of a number that is not -0 */
+        below |= x & -magnitude;        /* sets the sign bit for negative numbers, but not for -0 */
     }
     if (negative)
         odd |= below;

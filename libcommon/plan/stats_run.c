@@ -1,11 +1,13 @@
 /*
- * stats_run.c - statistics and distances of whole tensors: the executor reads, this file sums
+ * stats_run.c - statistics and distances of whole tensors: the executor reads the bytes, and this file computes the
+ * sums
  *
- *   plan      one item per tensor; for a pair two items, twins, whose chunks are handed out alternately
- *   look      the worker that has a chunk sums it. Of a pair, the chunk that arrives first is kept until
- *             its twin arrives; there are never more kept chunks than chunks in progress, so memory is
- *             bounded
- *   join      sums are joined in the order of the tensor; a sum that arrives early is kept
+ *   plan      the plan has one item per tensor. A pair of tensors has two items that are twins, whose chunks are
+ *             processed alternately
+ *   look      the worker that has read a chunk computes its sums. For a pair of tensors, the chunk that is read first
+ *             is kept until the chunk of the other tensor is read. There are never more kept chunks than chunks in
+ *             progress, so memory is limited
+ *   join      sums are joined in the order of the tensor; sums of later chunks are kept until then
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +19,7 @@
 
 enum { DEFAULT_MEM = 96 << 20 };
 
-/* The sums of one chunk, or the bytes of a chunk whose twin has not arrived. */
+/* The sums of one chunk, or the bytes of a chunk that waits for the chunk of the other tensor. */
 struct stats_piece {
     struct stats_piece *next;
     uint64_t from, len;
@@ -30,17 +32,17 @@ struct stats_piece {
 /* The progress of one job. */
 struct tally {
     struct stats_job *job;
-    uint64_t joined;            /* number of bytes whose sums have been added to the job */
-    struct stats_piece *early;  /* sums that cannot be joined yet, sorted by offset */
-    struct stats_piece *lonely; /* chunks whose twin has not arrived */
+    uint64_t joined;            /* number of bytes whose sums have been joined so far */
+    struct stats_piece *early;  /* sums of chunks that cannot be joined yet, sorted by offset */
+    struct stats_piece *lonely; /* chunks that wait for the chunk of the other tensor */
 };
 
 struct stats_survey {
-    pthread_mutex_t lock;       /* protects the members below, except the maps of the tallies' jobs */
+    pthread_mutex_t lock;       /* protects the members below, except the maps in the jobs of the tallies */
     struct tally *tally;
     struct stats_piece *spare;  /* free buffers of STATS_CHUNK bytes */
     struct files *files;
-    struct arena *arena;        /* maps whose record numbers refer to the joint table */
+    struct arena *arena;        /* holds maps whose record numbers refer to the joint table of files */
 };
 
 /* ---- joining ---- */
@@ -55,8 +57,8 @@ static void join_stats_piece(struct tally *t, const struct stats_piece *p)
 }
 
 /*
- * Join the sums of a chunk, or keep them if an earlier chunk is missing. The kept sums are few: at most one per
- * chunk in progress. Must be called with the lock held.
+ * Join the sums of a chunk. If an earlier chunk is still missing, keep them for later. At most one chunk per chunk in
+ * progress is kept. Must be called with the lock held.
  */
 static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
 {
@@ -83,8 +85,8 @@ static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
 /* ---- pairs ---- */
 
 /*
- * Remove and return the kept chunk of the other tensor at the same offset, or NULL. Must be called with the lock
- * held.
+ * Find the kept chunk of the other tensor at the same offset, remove it from the list, and return it. Returns NULL if
+ * there is none. Must be called with the lock held.
  */
 static struct stats_piece *pop_twin_chunk(struct tally *t, uint64_t from, bool is_b)
 {
@@ -96,7 +98,10 @@ static struct stats_piece *pop_twin_chunk(struct tally *t, uint64_t from, bool i
     return NULL;
 }
 
-/* Returns the twin chunk. If it has not arrived, keeps a copy of these bytes for it and returns NULL. */
+/*
+ * Returns the chunk of the other tensor at the same offset. If it has not been read yet, keeps a copy of `bytes` for it
+ * and returns NULL.
+ */
 static struct stats_piece *match_twin_chunk(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
                                             const void *bytes, uint64_t len)
 {
@@ -117,7 +122,7 @@ static struct stats_piece *match_twin_chunk(struct stats_survey *v, struct tally
     memcpy(mine->bytes, bytes, len);
 
     pthread_mutex_lock(&v->lock);
-    twin = pop_twin_chunk(t, from, is_b);            /* it may have arrived in the meantime */
+    twin = pop_twin_chunk(t, from, is_b);            /* the other chunk may have been read in the meantime */
     if (twin) {
         mine->next = v->spare;
         v->spare = mine;
@@ -140,7 +145,8 @@ static int on_stats_bytes(void *ctx, const struct plan_item *it, uint64_t from, 
     bool is_b;
 
     (void)e;
-    if (!t)                                     /* padding, read for the CRC of its record */
+    if (!t)                                     /* these bytes are padding, which is read only for the CRC of its
+                                                 * record */
         return 0;
     is_b = t->job->b && !it->twins;
     if (t->job->b && !(twin = match_twin_chunk(v, t, is_b, from, bytes, len)))
@@ -163,7 +169,10 @@ static int on_stats_bytes(void *ctx, const struct plan_item *it, uint64_t from, 
 
 /* ---- the run ---- */
 
-/* Create one table of the files of both sides. Returns the number that was added to b's record numbers, or -1. */
+/*
+ * Create one table with the files of both sides. Returns the number that must be added to record numbers of b, or -1 on
+ * failure.
+ */
 static int join_tables(struct stats_survey *v, const struct stats_job *job, struct err *e)
 {
     int shift = 0;
@@ -195,7 +204,7 @@ static void add_job(struct stats_survey *v, struct plan *p, struct tally *t, int
                  0);
 }
 
-/* Copy the CRCs from the items to the jobs. */
+/* Copy the CRCs of the items to their jobs. */
 static void copy_item_crcs(struct plan *p)
 {
     for (int i = 0; i < plan_n(p); i++) {

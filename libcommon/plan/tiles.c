@@ -1,6 +1,4 @@
-/*
- * tiles.c - collects chunks of transposed matrices in a few large tiles
- */
+/* tiles.c - collect chunks of transposed matrices in a few large tiles */
 #include "libcommon/plan/tiles.h"
 
 #include <assert.h>
@@ -13,12 +11,12 @@
 
 enum { N_TILES = 3, TILE_BYTES = 32 << 20, SLACK = 4096 };
 
-/* A tile for which some chunks have arrived. */
+/* A tile in which some, but not all, chunks have been stored. */
 struct open_tile {
     int item;
-    uint64_t number;            /* index among the item's tiles */
-    int slot;                   /* -1: no slot; its chunks are written individually */
-    uint64_t left;              /* map bytes still to arrive */
+    uint64_t number;            /* index of the tile among the tiles of the item */
+    int slot;                   /* index of its memory; -1: it has none, and its chunks are written individually */
+    uint64_t left;              /* number of map bytes that have not been processed yet */
     struct open_tile *next;
 };
 
@@ -27,7 +25,7 @@ struct tiles {
     pthread_mutex_t lock;
     uint8_t *memory[N_TILES];   /* NULL: not allocated yet */
     bool taken[N_TILES];
-    struct open_tile *open;     /* at most as many as there are chunks in progress */
+    struct open_tile *open;     /* there are never more of them than chunks in progress */
 };
 
 struct tiles *tiles_new(uint64_t chunk_bytes)
@@ -54,7 +52,7 @@ void tiles_free(struct tiles *t)
     free(t);
 }
 
-/* Reserve a free slot and allocate its memory if needed. Returns -1 if there is none, or if memory is exhausted. */
+/* Reserve a free slot, and allocate its memory if it has none. Returns -1 if no slot is free or memory is exhausted. */
 static int acquire_tile_slot(struct tiles *t)
 {
     for (int i = 0; i < N_TILES; i++) {
@@ -75,8 +73,8 @@ static int acquire_tile_slot(struct tiles *t)
 }
 
 /*
- * Returns the number of matrix rows per tile. A chunk consists of whole rows (executor_cut.c, cut_chunk), and a
- * tile of whole chunks.
+ * Returns the number of matrix rows in a tile. A chunk consists of whole rows (executor_cut.c, cut_chunk()), and a tile
+ * consists of whole chunks.
  */
 static uint64_t rows_of_tile(const struct tiles *t, const struct plan_item *it)
 {
@@ -103,7 +101,10 @@ static struct open_tile *find_or_open_tile(struct tiles *t, int item, uint64_t n
     return o;
 }
 
-/* Subtract bytes that have been processed. Returns true if they were the last; the entry has then been freed. */
+/*
+ * Record that `bytes` bytes of the tile were processed. Returns true if these were the last ones; `o` has then been
+ * freed.
+ */
 static bool subtract(struct tiles *t, struct open_tile *o, uint64_t bytes)
 {
     struct open_tile **p = &t->open;
@@ -123,7 +124,7 @@ static void add_crc(struct plan_item *it, const struct tile *x)
     uint64_t end = x->at + (x->n - 1) * x->stride + x->run;
     uint32_t sum = 0, by_stride = crc_factor(x->stride);
 
-    /* Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
+    /* This is Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
     for (uint64_t i = 0; i < x->n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, x->bytes + i * x->run, x->run);
     crc_sum_merge(&it->crc, x->n * x->run, crc_shift(sum, plan_out_bytes(it, it->len) - end));

@@ -1,6 +1,4 @@
-/*
- * tmap.c - a cursor over a map that computes the next piece, its location and its length
- */
+/* tmap.c - walk over a tensor map piece by piece, and read parts of a tensor */
 #include "libcommon/plan/tmap.h"
 
 #include <assert.h>
@@ -12,7 +10,7 @@
 
 /* ---- pieces ---- */
 
-/* Returns how many bytes of the cursor's slice come before logical byte `at` of an interleaved tensor. */
+/* Returns how many bytes of the cursor's slice precede logical byte `at` of an interleaved tensor. */
 static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
 {
     uint64_t part = c->map->slice[c->slice].row_part, in_row = at % c->map->row;
@@ -21,7 +19,7 @@ static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
     return at / c->map->row * part + in_row;
 }
 
-/* Returns how many bytes of a box come before byte `at` of the tensor. */
+/* Returns how many bytes of a box precede byte `at` of the tensor. */
 static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
 {
     uint64_t before = 0;
@@ -40,7 +38,7 @@ static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
     return before;
 }
 
-/* Returns the offset in the tensor of byte `at` of a box. */
+/* Returns the offset in the tensor of byte number `at` of a box. */
 static uint64_t box_place(const struct tmap_box *b, uint64_t at)
 {
     uint64_t place = 0;
@@ -52,7 +50,7 @@ static uint64_t box_place(const struct tmap_box *b, uint64_t at)
     return place;
 }
 
-/* Compute which part of c->slice is in the requested range. */
+/* Compute which part of slice c->slice is in the requested range. */
 static void enter_slice(struct tmap_cursor *c)
 {
     const struct tmap_slice *s = &c->map->slice[c->slice];
@@ -98,7 +96,9 @@ void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint
         enter_slice(c);
 }
 
-/* Shape a piece of at most n bytes of a box: whole runs as long as they are evenly spaced, or a part of one run. */
+/*
+ * Make a piece of at most n bytes of a box. It consists of whole runs that are evenly spaced, or of a part of one run.
+ */
 static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
     const struct tmap_box *b = c->map->slice[c->slice].box;
@@ -116,7 +116,10 @@ static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece
     p->n = min_u64(n / run, left);
 }
 
-/* Shape the next n contiguous bytes of the slice by the row structure: whole runs, or a partial one. */
+/*
+ * Make a piece of the next n bytes of the slice, which are contiguous in the file. It consists of whole runs, one in
+ * each row, or of a part of one run.
+ */
 static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
     uint64_t part = c->map->slice[c->slice].row_part, row = c->map->row, in_run;
@@ -146,7 +149,7 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
     p->n = n / part;
 }
 
-/* Returns the offset of byte `at` of a slice within its concatenated extents. */
+/* Returns the offset of byte `at` of a slice in its concatenated extents. */
 static uint64_t in_extents(const struct tmap_slice *s, uint64_t at)
 {
     return s->window_row ? at / s->window_len * s->window_row + s->window_at + at % s->window_len : at;
@@ -200,7 +203,7 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-/* Read the range from one slice of a map whose slices overlay each other. For other maps r.replica must be -1. */
+/* Read a range of a map. If its slices overlay each other, slice r.replica is read; otherwise r.replica must be -1. */
 static int read_tmap_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                            const struct tmap_watch *watch, struct err *e)
 {
@@ -301,7 +304,10 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
         for (int k = 0; k < n; k++) {
             const double x = dtype_value(dtype, (const char *)part[k] + at);
 
-            /* For numbers of 24 bits or fewer, rounding this sum to their type equals rounding the exact sum. */
+            /*
+             * If the numbers have at most 24 bits, rounding this sum to their type gives the same result as rounding
+             * the exact sum.
+             */
             wide += x;
             if (dtype == DTYPE_F64) {
                 memcpy(sum, &wide, sizeof wide);
@@ -317,8 +323,8 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
 /* ---- copies that should agree ---- */
 
 /*
- * Compute (0 + x0 + x1 + ...) / n over one real number of each copy, at byte `at`. Returns false for types other
- * than floats, which have no average.
+ * Compute (0 + x0 + x1 + ...) / n, where x0, x1, ... are the real numbers at byte `at` of each copy. Returns false if
+ * the type is not a float, because other types have no average.
  */
 static bool average_copies(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
 {
@@ -346,7 +352,10 @@ static bool average_copies(const void *const *copy, int n, uint64_t at, enum dty
     }
 }
 
-/* Returns the copy that holds the most common value. Of several such values, the one of the lowest rank is used. */
+/*
+ * Returns the index of a copy that has the most frequent value. If several values are equally frequent, the value of
+ * the lowest rank is used.
+ */
 static int majority(const void *const *copy, int n, uint64_t at, size_t size)
 {
     int best = 0, best_votes = 0;
@@ -387,7 +396,7 @@ static bool all_equal(const void *const *copy, int n, uint64_t at, size_t size)
     return true;
 }
 
-/* Copies are nearly always equal, so differences are first searched block by block. */
+/* Copies are nearly always equal, so whole blocks are compared first. */
 enum { COMPARE_BYTES = 4096 };
 
 uint64_t replicas_first_difference(const void *const *copy, int n, uint64_t bytes, enum dtype dtype)

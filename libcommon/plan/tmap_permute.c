@@ -1,6 +1,4 @@
-/*
- * tmap_permute.c - rows in a new order, expressed as extents of the old map
- */
+/* tmap_permute.c - make a map of a tensor whose rows have a new order, from the extents of the old map */
 #include "libcommon/plan/tmap_permute.h"
 
 #include <assert.h>
@@ -12,7 +10,7 @@ struct extents {
     int n, cap;
 };
 
-/* Append an extent, or lengthen the last one if x continues it. */
+/* Append extent x to the list. If it continues the last extent, that one is made longer instead. */
 static void append_permuted_extent(struct extents *to, struct extent x)
 {
     struct extent *last = to->n ? &to->x[to->n - 1] : NULL;

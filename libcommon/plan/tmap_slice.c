@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Set *to to the part of slice `from` in columns [at, at+len) of its rows, which have `row` bytes. */
+/*
+ * The rows of the tensor have `row` bytes. Set *to to the part of slice `from` that is in bytes [at, at+len) of each
+ * row.
+ */
 static void cut_columns(const struct tmap_slice *from, uint64_t rows, uint64_t row, uint64_t at, uint64_t len,
                         struct tmap_slice *to)
 {
@@ -22,7 +25,7 @@ static void cut_columns(const struct tmap_slice *from, uint64_t rows, uint64_t r
     to->window_len = len;
 }
 
-/* Join all slices of a concatenation into one, because rows may cross their borders. */
+/* Join all slices of a concatenation into one slice, because a row may extend over several slices. */
 static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
 {
     struct tmap_slice all = { .len = m->len };
@@ -41,7 +44,7 @@ static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
     return all;
 }
 
-/* Cut the slices of an interleaved map that intersect columns [at, at+len). */
+/* Cut the slices of an interleaved map that are partly or completely in bytes [at, at+len) of each row. */
 static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, uint64_t len, struct tmap *to)
 {
     uint64_t column = 0;
@@ -62,14 +65,14 @@ static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, ui
     to->row = to->slice[0].row_part = 0;
 }
 
-/* The runs that the parts read from their maps. */
+/* The runs of bytes that make up the result, with their offsets in it. */
 struct row_runs {
     struct row_run {
         uint64_t dst;
         struct extent x;
     } *run;
     size_t n, cap;
-    uint64_t base;              /* offset of the current part in the result */
+    uint64_t base;              /* offset in the result of the part that is being cut */
 };
 
 static int add_runs(void *ctx, const struct tmap_piece *p)
@@ -92,7 +95,7 @@ static int by_dst(const void *a, const void *b)
     return x->dst < y->dst ? -1 : x->dst > y->dst;
 }
 
-/* Sort the runs and store them as the extents of the slice. Frees the runs. */
+/* Sort the runs by offset, and make them the extents of the slice. Frees the runs. */
 static void store_row_runs(struct arena *a, struct row_runs *r, struct tmap_slice *s)
 {
     if (r->n)
@@ -109,7 +112,10 @@ static void store_row_runs(struct arena *a, struct row_runs *r, struct tmap_slic
     free(r->run);
 }
 
-/* Cut columns of boxes, which may be cut anywhere: one extent for each run of each row. */
+/*
+ * Cut columns out of a map of boxes. The cut may be at any position in a box, so each run of each row becomes one
+ * extent.
+ */
 static void cut_boxes(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, struct tmap *to)
 {
     struct row_runs all = {0};
@@ -176,7 +182,7 @@ void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at,
     }
 }
 
-/* Cut steps [at, at+len) of the uppermost level out of a box. Returns false if the box contains none of them. */
+/* Cut steps [at, at+len) of the outermost level out of a box. Returns false if the box contains none of these steps. */
 static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
 {
     const struct tmap_level *top = &from->box->level[0];
@@ -195,7 +201,7 @@ static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at,
     return true;
 }
 
-/* Returns true if the range can be cut out of every slice directly. */
+/* Returns true if the range can be cut out of every slice as it is. */
 static bool cuts_cleanly(const struct tmap_part *p)
 {
     const struct tmap *m = p->map;
@@ -244,9 +250,9 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
 
     if (n == 1 && cuts_cleanly(part))
         return cut_map(a, part);
-    /* Copies that should agree are treated as one here: the caller has checked the whole copies. */
+    /* If the map has copies that should agree, only one of them is used: the caller has already compared them. */
     for (int i = 0; i < n; i++) {
-        assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* no single slice has the sum */
+        assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* the sum is not in any single slice */
         tmap_gather(part[i].map, part[i].at, part[i].len, part[i].map->op == TMAP_REPLICAS ? 0 : -1, add_runs, &all);
         all.base += part[i].len;
     }
@@ -286,7 +292,7 @@ struct tensor_runs tensor_runs_of(uint64_t elem, int ndim, const int64_t *shape,
     r.stride[ndim] = elem;
     for (int d = ndim - 1; d >= 0; d--)
         r.stride[d] = r.stride[d + 1] * (uint64_t)shape[d];
-    /* the dimension is fully covered, so the run extends over it */
+    /* this dimension is taken completely, so a run extends over it */
     while (r.outer > 0 && len[r.outer - 1] == shape[r.outer - 1])
         r.outer--;
     r.outer = r.outer > 0 ? r.outer - 1 : 0;

@@ -1,8 +1,8 @@
 /*
- * tmap_slice.h - tensor maps of a part of a tensor, for sinks that split tensors differently
+ * tmap_slice.h - make tensor maps of parts of a tensor, for layouts that split tensors in another way
  *
- * Rows of a tensor are consecutive logical bytes, so a plan item can use the original map for them. Columns are not
- * consecutive, so they need a map of their own, made of the same extents.
+ * Rows of a tensor are consecutive logical bytes, so an item of a plan can use the original map for them. Columns are
+ * not consecutive, so a new map is made for them from the same extents.
  */
 #ifndef SHARDKIT_PLAN_TMAP_SLICE_H
 #define SHARDKIT_PLAN_TMAP_SLICE_H
@@ -12,44 +12,45 @@
 #include "libcommon/plan/tmap.h"
 
 /*
- * Returns a map of bytes [at, at+len) of every row of `row` bytes of the tensor that m maps. The result is
- * allocated in the arena and shares m's extents where possible, so m must outlive it. m must have no windows.
+ * Returns a map of some columns of the tensor that m maps: bytes [at, at+len) of every row, where a row has `row`
+ * bytes. The result is allocated in the arena and shares extents with m where possible, so m must outlive it. m must
+ * have no windows.
  */
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
 /*
- * Store bytes [at, at+len) of a slice's extents in *to, as a slice of its own. The slice must have no windows. The
+ * Make *to a slice that consists of bytes [at, at+len) of the extents of slice `from`, which must have no windows. The
  * new extents are allocated in the arena.
  */
 void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to);
 
 /*
- * tmap_parts() returns a map of n >= 1 parts of maps, concatenated. All parts have one dtype; they are rows of one
- * tensor or of several. A single part is mapped as compactly as its source where that is possible; otherwise every
+ * tmap_parts() returns a map that concatenates n >= 1 parts of maps. All parts must have the same dtype; they are rows
+ * of one or several tensors. A single part is mapped as compactly as its source if that is possible. Otherwise every
  * contiguous run becomes one extent. The result is allocated in the arena and may share extents with the sources.
  */
 struct tmap_part {
     const struct tmap *map;
-    uint64_t at, len;           /* logical bytes, whole elements */
+    uint64_t at, len;           /* range of logical bytes, which must be whole elements */
 };
 struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
 
 /*
- * Returns a map of `len` zero bytes. They are read from a record of the files that the first call creates (*record
- * < 0) and all later calls share.
+ * Returns a map of `len` zero bytes. They are read from a record that the first call adds to the files: *record must be
+ * < 0 before this call, and all later calls use the same record.
  */
 struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
 
 /*
- * A rectangular part of a row-major tensor, as runs of bytes that are contiguous in the tensor. The arrays `at` and
- * `len` of the part are the caller's.
+ * A rectangular part of a row-major tensor, described by the runs of bytes that are contiguous in the tensor. The
+ * arrays `at` and `len` belong to the caller.
  */
 struct tensor_runs {
-    int ndim, outer;            /* outer: number of leading dimensions that a run does not extend over */
-    uint64_t n, run, stride[TENSOR_MAX_DIM + 1];        /* number of runs, bytes of each */
+    int ndim, outer;            /* outer: number of leading dimensions over which no run extends */
+    uint64_t n, run, stride[TENSOR_MAX_DIM + 1];        /* number of runs, and size of each in bytes */
     const int64_t *at, *len;
 };
 struct tensor_runs tensor_runs_of(uint64_t elem, int ndim, const int64_t *shape, const int64_t *at, const int64_t *len);
-uint64_t tensor_runs_place(const struct tensor_runs *r, uint64_t k);    /* offset of run k in the tensor */
+uint64_t tensor_runs_place(const struct tensor_runs *r, uint64_t k);    /* returns the offset of run k in the tensor */
 
 #endif
