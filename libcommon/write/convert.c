@@ -30,7 +30,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
     struct statvfs v;
     int rc;
 
-    /* The folder of OUT may not exist yet, so use its nearest existing ancestor. */
+    /* The folder for OUT may not exist yet. Use its nearest existing ancestor. */
     while ((rc = statvfs(dir, &v)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
         up = path_parent(dir);
         free(dir);
@@ -44,7 +44,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
     return rc;
 }
 
-/* Return the absolute path of OUT, with links resolved in the part of the path that exists. Caller frees. */
+/* Return the absolute path of OUT. Links are resolved in the part of the path that exists. The caller frees it. */
 static char *resolve(const char *path)
 {
     char *real = realpath(path, NULL), *parent, *base, *up;
@@ -90,7 +90,7 @@ static int check_space(const struct source *s, const struct sink *k, const struc
 {
     uint64_t need = k->ops->estimate(k, s) + kept_copy_bytes(k, s), room;
 
-    if (st->resumed)                    /* its files exist already, with their space reserved */
+    if (st->resumed)                    /* the files of the output already exist, and their space is reserved */
         return 0;
     if (convert_free_space(st->out, &room, e) < 0)
         return -1;
@@ -105,7 +105,10 @@ static int check_space(const struct source *s, const struct sink *k, const struc
     return 0;
 }
 
-/* Text of everything that the output depends on. Equal texts mean equal outputs. Caller frees. */
+/*
+ * Return a text of everything on which the output depends. If two texts are equal, the outputs are equal. The caller
+ * frees it.
+ */
 static char *conversion_fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
 {
     struct strbuf sb = {0};
@@ -130,12 +133,12 @@ struct conversion {
     struct staging stage;
     struct plan *plan;
     struct journal *journal;
-    int *tied_item;                     /* per parameter and universal state: number of the plan item that reads the
-                                           tied copy, or -1 */
-    bool has_files;                     /* the destination files exist with their final lengths */
-    bool *finished;                     /* per item: its data are on disk, written by this run, an earlier one or
-                                           another part */
-    struct report *found;               /* findings about the values that were converted */
+    int *tied_item;                     /* [parameter and universal state]: number of the plan item that reads the
+                                         * tied copy, or -1 */
+    bool has_files;                     /* the destination files have been created with their final lengths */
+    bool *finished;                     /* [item]: its data are on disk, written by this run, by an earlier run, or
+                                         * by the process of another part */
+    struct report *found;               /* findings about the values that are converted */
 };
 
 static void conversion_warn(const struct conversion *r, const char *text)
@@ -145,8 +148,8 @@ static void conversion_warn(const struct conversion *r, const char *text)
 }
 
 /*
- * Add items that read the tied copies. The copy of the last stage is not converted, but its bytes are read for the
- * CRC, so it is compared as well.
+ * Add items that read the last stage's copies of tied parameters. These copies are not converted, but they are read to
+ * check CRCs, so their values are compared as well.
  */
 static void add_tied_checks(struct conversion *r)
 {
@@ -168,8 +171,8 @@ static void add_tied_checks(struct conversion *r)
 }
 
 /*
- * Mark the items of the other parts as done, so that this process skips them. The journals of those parts show when
- * they are finished.
+ * Mark the items of the other parts as done, so that this process skips them. The journals of the other processes show
+ * when these items are finished.
  */
 static void leave_to_others(struct conversion *r)
 {
@@ -179,7 +182,7 @@ static void leave_to_others(struct conversion *r)
         total += plan_item(r->plan, i)->len;
     for (int i = 0; i < plan_n(r->plan); i++) {
         struct plan_item *it = plan_item(r->plan, i);
-        /* 128 bits: the product may be petabytes times thousands of parts */
+        /* 128 bits are needed: the product may be petabytes times thousands of parts */
         int owner = total ? (int)((unsigned __int128)before * (unsigned)r->o->n_parts / total) : 0;
 
         before += it->len;
@@ -195,7 +198,10 @@ static enum severity mismatch(const struct conversion *r)
     return r->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
 }
 
-/* Enable value counting for items that are tensors of the input. A repeated tensor is counted by its first item. */
+/*
+ * Count invalid values in the items that read tensors of the input. If several items read the same tensor, only the
+ * first of them counts.
+ */
 static void count_values(struct conversion *r)
 {
     for (int i = 0; i < plan_n(r->plan); i++) {
@@ -207,7 +213,10 @@ static void count_values(struct conversion *r)
     }
 }
 
-/* Check the values of an item. A value that verify reports as an error in the input is an error here as well. */
+/*
+ * Check the values that an item has read. A value that verify would report as an error in the input is also an error
+ * here.
+ */
 static int check_passed(struct conversion *r, const struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
@@ -343,8 +352,8 @@ static void report_drift(struct conversion *r)
 }
 
 /*
- * Compare the first `len` bytes of a parameter's tied copy of a state with the first stage's copy, and add a finding
- * if they differ too much.
+ * Compare the first `len` bytes of the last stage's copy of a tied parameter with the first stage's copy, in one state.
+ * If they differ too much, add a finding.
  */
 static void check_tied_state(struct conversion *r, const struct param *p, enum state st, uint64_t len)
 {
@@ -354,8 +363,7 @@ static void check_tied_state(struct conversion *r, const struct param *p, enum s
                              .mem_bytes = r->o->mem_bytes,
                              .replicas = REPLICAS_FIRST,
                              .stopped = r->o->stopped,
-                             .report = report_new() }; /* the CRCs have already been
-                                                                                          compared */
+                             .report = report_new() }; /* receives nothing new: the CRCs have already been compared */
     const struct verdict_of of = { .s = r->src, .param = p->name, .what = state_name(st), .map = p->state[st],
                                    .severity = mismatch(r) };
     struct err e = {0};
@@ -377,7 +385,7 @@ static int check_tied(struct conversion *r, struct err *e)
         for (int j = 0; j < TRAINED_STATES; j++)
             if (trained_states[j] == t[i].state && r->tied_item[t[i].param * TRAINED_STATES + j] >= 0)
                 check = plan_item(r->plan, r->tied_item[t[i].param * TRAINED_STATES + j]);
-        /* If the number of rows differs, the two cannot be compared. */
+        /* If the two copies have different numbers of rows, they cannot be compared. */
         if (check && check->len == t[i].len && check->crc.acc != t[i].crc && verdict_tie_is_kept(p))
             check_tied_state(r, p, t[i].state, check->len);
     }
@@ -389,8 +397,8 @@ static int check_tied(struct conversion *r, struct err *e)
 }
 
 /*
- * Returns true if the tensor has the name, dtype and size of the parameter that was read. Only then can the digest in
- * the input's manifest be compared with that of the output.
+ * Returns true if the tensor was written with the name, dtype and size that parameter p has in the input. Only in this
+ * case can its digest be compared with the digest in the input's manifest.
  */
 static bool is_as_read(const struct param *p, const struct sink_tensor *t)
 {
@@ -399,7 +407,7 @@ static bool is_as_read(const struct param *p, const struct sink_tensor *t)
     return m && strcmp(t->name, p->name) == 0 && t->dtype == m->dtype && t->len == m->len;
 }
 
-/* Compare the digests in the input's manifest with those of the data that were read. */
+/* Compare the digests in the input's manifest with the digests of the data that were read. */
 static int check_manifest_digests(const struct conversion *r, struct err *e)
 {
     struct sink_tensor *t;
@@ -491,8 +499,8 @@ static int publish_conversion(struct conversion *r, struct err *e)
 }
 
 /*
- * Publish if all items are done. Each part writes its own journal before this check, so the last part to finish sees
- * all items as done.
+ * Publish if the items of all parts are finished. Each process completes its own journal before this check, so the
+ * process that finishes last finds all items finished.
  */
 static int publish_if_last(struct conversion *r, struct err *e)
 {
@@ -507,8 +515,8 @@ static int publish_if_last(struct conversion *r, struct err *e)
 }
 
 /*
- * Decide what this process does. A part number that comes from a launcher is used only if all tasks of the launch
- * take part; otherwise this process converts everything.
+ * Decide which part this process converts. If the part number comes from a launcher, it is used only if all tasks of
+ * the launch take part; otherwise this process converts everything.
  */
 static int resolve_parts(const struct convert_opts *given, struct rendezvous *m, struct convert_opts *o, struct err *e)
 {
@@ -526,7 +534,10 @@ static int resolve_parts(const struct convert_opts *given, struct rendezvous *m,
     return rc < 0 ? -1 : 0;
 }
 
-/* Run everything that happens after the two folders are opened. *begun is set once the folders belong to this run. */
+/*
+ * Do everything that follows the opening of OUT.part and OUT.part.job. *begun is set to true once these folders belong
+ * to this run.
+ */
 static int run_all(struct conversion *r, const char *print, bool *begun, struct err *e)
 {
     const struct convert_opts *o = r->o;
@@ -536,7 +547,8 @@ static int run_all(struct conversion *r, const char *print, bool *begun, struct 
     if (staging_open(&r->stage, o->out, print, &so, e) < 0)
         return -1;
     r->res->complete = r->stage.complete;
-    if (r->res->complete)               /* the previous run may have been killed just before it moved the pointer */
+    if (r->res->complete)               /* the previous run may have been killed just before it changed the file that
+                                         * names the latest checkpoint */
         return o->move_latest ? point_latest_to_result(&r->stage, o->move_latest, e) : 0;
     *begun = true;
     return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
@@ -559,14 +571,14 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     res->points_only = k->ops->points_only;
     if (convert_check_paths(s, given->out, e) < 0 || resolve_parts(given, &m, &o, e) < 0)
         goto out;
-    /* The output is one or two files that point elsewhere, so part 0 makes it alone. */
+    /* The output consists of one or two files that refer to the source's files, so part 0 converts it alone. */
     if (k->ops->points_only && o.n_parts > 1)
         o.n_parts = o.part == 0 ? 1 : o.n_parts;
     res->part = k->o.part = o.part;
     res->n_parts = k->o.n_parts = o.n_parts;
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
-    /* The work of a run that found damaged input is removed, so that it cannot be resumed. */
+    /* If the run has found that the input is damaged, remove its work, so that no later run resumes it. */
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))

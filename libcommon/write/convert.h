@@ -1,10 +1,10 @@
 /*
- * convert.h - source -> plan -> executor -> sink, into a folder that appears only when it is complete
+ * convert.h - convert a source into a folder that appears only when it is complete
  *
- * Every converter moves its data through these steps: the sink adds its items to a plan, the executor runs the plan,
- * the journal records which items are on disk, the sink adds what surrounds the tensors, the manifest is written, and
- * OUT.part is renamed to OUT. If the process is killed at any point, OUT is absent (or the old one), and a run with
- * --resume continues from where this one stopped.
+ * Every conversion has these steps. The sink, which is the writer of the output's layout, adds its items to a plan. The
+ * executor runs the plan, while the journal records which items are on disk. Then the sink adds the bytes around the
+ * tensors, the manifest is written, and OUT.part is renamed to OUT. If the process is killed at any point, OUT does not
+ * exist or is the old one, and a run with --resume continues where this run stopped.
  */
 #ifndef SHARDKIT_WRITE_CONVERT_H
 #define SHARDKIT_WRITE_CONVERT_H
@@ -14,53 +14,58 @@
 
 struct convert_opts {
     const char *out;
-    const char *options_text;   /* the options that affect the output, for the fingerprint */
+    const char *options_text;   /* text of the options that affect the output, for the fingerprint */
     bool force, resume;
-    /* Verifies the finished folder before it is published (verify_sound()). NULL: no verification was requested. */
+    /*
+     * Function that verifies the finished folder before it is published (verify_sound()). NULL: no verification was
+     * requested.
+     */
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
-    bool launched;              /* the part number comes from a launcher; it is used only if all tasks of the launch
-                                 * take part (rendezvous.h) */
-    bool all_tasks;             /* with `launched`: fail if a task of the launch is missing, instead of converting
-                                 * everything alone */
+    bool launched;              /* the part number comes from a launcher, so it is used only if all tasks of the
+                                 * launch take part (rendezvous.h) */
+    bool all_tasks;             /* with `launched`: fail if a task of the launch does not take part; otherwise this
+                                 * process then converts everything */
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;
     bool (*stopped)(void);
     /*
-     * Called with the finished folder before it is renamed to OUT, by the process that publishes. If it returns -1
-     * with *e set, OUT is not published. May be NULL.
+     * Called with the path of the finished folder before it is renamed to OUT, by the process that publishes it. If it
+     * returns -1 with *e set, OUT is not published. May be NULL.
      */
     int (*inspect)(void *ctx, const char *dir, struct err *e);
-    bool accept_mismatch;       /* tensors that differ from the input's manifest cause a warning, not an error */
-    const char *move_latest;    /* name of a file in OUT's parent, e.g. "latest_universal", that is set to OUT's name
-                                   after publishing; or NULL. LATEST_ITERATION receives only the number of
-                                   "iter_0000005" */
-    void (*warn)(void *ctx, const char *text);  /* receives warnings, e.g. about drifted replicas; may be NULL */
+    bool accept_mismatch;       /* if tensors differ from the digests in the input's manifest, print a warning
+                                 * instead of failing */
+    const char *move_latest;    /* name of a file in OUT's parent folder, e.g. "latest_universal", to which the name
+                                 * of OUT is written after publishing; NULL: none. LATEST_ITERATION gets only the
+                                 * number in "iter_0000005" */
+    void (*warn)(void *ctx, const char *text);  /* receives warnings, e.g. about replicas that disagree; may be NULL */
     void *ctx;
 };
 
 struct convert_result {
-    uint64_t read_bytes, write_bytes;   /* tensor bytes moved by this run */
-    double wall_s;                      /* from planning to publishing */
-    int n_items, n_resumed;             /* plan items; those done by an earlier run */
-    int n_unread;                       /* tensors of the source that were left out (source_opts.skip_unreadable) */
-    int n_drifted;                      /* parameter states whose replicas disagreed */
-    bool published;                     /* false: other parts are still working */
-    int part, n_parts;                  /* the part that this process did; 0 of 1 if it worked alone */
-    bool complete;                      /* --resume found that the output is already complete */
-    bool points_only;                   /* the output refers to bytes of the source, and no tensor was copied */
+    uint64_t read_bytes, write_bytes;   /* number of tensor bytes that this run has read and written */
+    double wall_s;                      /* time in seconds from planning to publishing */
+    int n_items, n_resumed;             /* number of plan items; number of those that an earlier run had done */
+    int n_unread;                       /* number of tensors of the source that were left out
+                                         * (source_opts.skip_unreadable) */
+    int n_drifted;                      /* number of states of parameters whose replicas disagreed */
+    bool published;                     /* false: processes of other parts are still working */
+    int part, n_parts;                  /* the part that this process has done; 0 of 1 if it has done everything */
+    bool complete;                      /* --resume has found that the output was already complete */
+    bool points_only;                   /* the output refers to bytes in the source's files, and no tensor was copied */
     bool used_uring, used_direct;
 };
 
-/* Return the free bytes of the file system that OUT will be written to. */
+/* Get the number of free bytes on the file system to which OUT will be written. */
 MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *e);
-/* Refuse an OUT that is the source, contains it or is inside it. Returns -1 with ERR_USAGE. */
+/* Returns -1 with ERR_USAGE if OUT is the source, contains the source, or is inside it. */
 MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
 
 /*
- * Run the conversion. On -1 OUT is unchanged. OUT.part is kept for --resume, unless the input is at fault (ERR_DATA):
- * then it is removed. Frees the sink.
+ * Run the conversion, and free the sink. On failure OUT is unchanged, and OUT.part is kept for --resume. If the failure
+ * is that the input is damaged (ERR_DATA), OUT.part is removed.
  */
 MUST_CHECK int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
                            struct convert_result *res, struct err *e);

@@ -1,9 +1,10 @@
 /*
- * folder.c - write a folder from its description
+ * folder.c - write the files of a folder as the layout describes them
  *
- * Phases: every file is described and laid out, and its fills become items of the plan. The executor fills the
- * storages. At the end the CRC of each storage is combined from those of its items, the files are described again and
- * their headers are written, and the layout writes its small files.
+ * First the layout describes every file. The file is laid out, and the ranges that fill it (fills) become items of the
+ * plan. Then the executor fills the storages. At the end the CRC of each storage is combined from the CRCs of its
+ * items, the layout describes the files again so that their headers can be written, and the layout writes its small
+ * files.
  */
 #include "libcommon/write/folder.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -11,25 +12,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One plan item: where its bytes are in the folder, and in the tensor that they belong to. */
+/* One item of the plan: where its bytes are in the folder, and in the tensor to which they belong. */
 struct folder_item {
     struct sink_item pub;
     int n_places;
     const struct folder_place *place;   /* [n_places] */
-    int tensor;                         /* -1: in no tensor's digest */
-    uint64_t total;                     /* bytes of that tensor */
+    int tensor;                         /* index of the tensor whose digest includes the bytes; -1: none */
+    uint64_t total;                     /* size of that tensor in bytes */
     uint64_t in, row_len, column_at, column_len;
     const struct tensor_runs *part_of;
-    struct crc_sum share;               /* if the digest is computed as the bytes pass */
+    struct crc_sum share;               /* the item's part of the tensor's digest, if it is computed while the bytes
+                                         * are written */
 };
 
 struct folder_writer {
     struct folder f;
     struct sink_ops *ops;
-    struct arena *arena;                /* holds items, too, because the plan keeps pointers to them */
+    struct arena *arena;                /* also holds the items, because the plan keeps pointers to them */
     bool begun;
-    int n_files;                        /* result of ops->begin() ... */
-    struct err begin_err;               /* ... and its error, if it is -1 */
+    int n_files;                        /* result of ops->begin() */
+    struct err begin_err;               /* error of ops->begin(), if n_files is -1 */
     struct folder_file *file;           /* [n_files] */
     int n_tensors;
     struct folder_tensor *tensor;
@@ -37,7 +39,7 @@ struct folder_writer {
 
 /* ---- before anything is written ---- */
 
-/* Let the layout prepare its description. Later calls return the result of the first. */
+/* Let the layout prepare its description. The first call does this; later calls return the same result. */
 static int begin_folder(struct folder_writer *w, const struct source *s, const struct sink_opts *o, struct err *e)
 {
     if (!w->begun) {
@@ -52,11 +54,11 @@ static int begin_folder(struct folder_writer *w, const struct source *s, const s
     return -1;
 }
 
-/* Errors are not reported here, because prepare() fails with the same. */
+/* An error is ignored here, because prepare() fails with the same error. */
 static uint64_t folder_sink_estimate(const struct sink *k, const struct source *s)
 {
     struct folder_writer *w = k->priv;
-    uint64_t bytes = 1 << 20;           /* manifest, folders */
+    uint64_t bytes = 1 << 20;           /* allowance for the manifest and folders */
     struct err ignored = {0};
 
     if (begin_folder(w, s, &k->o, &ignored) < 0)
@@ -74,7 +76,7 @@ static uint64_t folder_sink_estimate(const struct sink *k, const struct source *
 
 /* ---- the plan ---- */
 
-/* Create the folders that a file is in, if they are not OUT itself. */
+/* Create the folders inside OUT that contain the file `name`. */
 static int make_parent_folder(const char *path, const char *name, struct err *e)
 {
     char *parent;
@@ -130,8 +132,8 @@ static void plan_folder_fill(struct sink *k, const struct folder_fill *f, struct
 }
 
 /*
- * Lay out file i and plan its fills. If fills may write to files that are not laid out yet, they are appended to
- * `later` instead.
+ * Lay out file i, and make plan items from its fills. If a fill may write to files that are not laid out yet, the fills
+ * are not planned now, but appended to `later`.
  */
 static int lay_out_folder_file(struct sink *k, int i, struct plan *plan, struct folder_desc *later, struct err *e)
 {
@@ -182,7 +184,10 @@ static int folder_sink_prepare(struct sink *k, const struct source *s, const cha
 
 /* ---- while the plan runs ---- */
 
-/* Add the bytes of an item that has a part of its tensor. */
+/*
+ * The item holds a rectangular part of its tensor. Add `len` bytes of it, from byte `from` of the item on, to
+ * it->share.
+ */
 static void add_part_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
 {
     const struct tensor_runs *r = it->part_of;
@@ -195,9 +200,9 @@ static void add_part_to_share(struct folder_item *it, uint64_t from, const char 
 }
 
 /*
- * Add the bytes of an item that has some columns of its tensor. Rows are not adjacent in the tensor. Their ends are
- * one whole row apart, so their sum is computed by Horner's rule. If a chunk ends inside a row, the last part is
- * added separately.
+ * The item holds some columns of its tensor. Add `len` bytes of it to it->share. Its rows are not adjacent in the
+ * tensor, but their ends are one whole row apart, so the sum is computed by Horner's rule. If a chunk ends inside a
+ * row, the last part is added separately.
  */
 static void add_columns_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
 {
@@ -242,7 +247,7 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
     const struct folder_writer *w = k->priv;
     const struct folder_item *it = pi->user;
 
-    pi->share.acc = it->share.acc;      /* the journal saves it */
+    pi->share.acc = it->share.acc;      /* so that the journal saves it */
     if (pi->n_overflow == 0 || !w->f.overflow)
         return 0;
     err_data(e, k->src->path, ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16%s",
@@ -253,9 +258,9 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
 /* ---- after the plan has run ---- */
 
 /*
- * Compute the CRCs of storages. A storage's CRC is the sum of those of its pieces, each shifted by the bytes that
- * follow it. Bytes that no item writes are zeros, so each item is added as its difference to the CRC of a storage of
- * zeros.
+ * Compute the CRCs of storages. The CRC of a storage is the sum of the CRCs of its pieces, each shifted by the number
+ * of bytes that follow the piece. Bytes that no item writes are zeros. The computation therefore starts with the CRC of
+ * a storage of zeros, and adds for each item the difference from zeros.
  */
 static void sum_folder_storages(struct folder_writer *w, struct plan *plan)
 {
@@ -305,8 +310,8 @@ static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 }
 
 /*
- * Set *out to an array of the folder's tensors with their digests. A tensor's digest is the XOR of what its plan
- * items contribute; a tensor with same_as has the digest of that tensor. Returns the number of tensors.
+ * Set *out to an array of the folder's tensors with their digests. The digest of a tensor is the XOR of the shares of
+ * its plan items; a tensor with `same_as` has the digest of that other tensor. Returns the number of tensors.
  */
 static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {

@@ -1,10 +1,10 @@
 /*
- * folder.h - the sink that writes a folder from its description
+ * folder.h - the sink that writes the files of a folder as a layout describes them
  *
- * A layout that can be written describes the folder as data: its files (folder_file.h), the ranges of the source that
- * fill them, the tensors that a reader of the result finds, and small files that are written last. The sink does the
- * rest, which is the same for all layouts: disk space, plan items, CRCs of storages, headers, digests, and the refusal
- * of values that fp16 cannot hold.
+ * A layout describes the folder that is to be written: its files (folder_file.h), the ranges of the source that fill
+ * them, the tensors in the result, and small files that are written last. This sink does what is the same for all
+ * layouts: it reserves disk space, makes plan items, computes CRCs of storages and digests of tensors, writes headers,
+ * and refuses values that fp16 cannot represent.
  */
 #ifndef SHARDKIT_WRITE_FOLDER_H
 #define SHARDKIT_WRITE_FOLDER_H
@@ -13,15 +13,15 @@
 #include "libcommon/write/sink.h"
 
 /*
- * A tensor that a reader of the result finds. The sink adds the contributions of fills to `crc`, which is 0 for a
- * tensor with fills; a tensor without any has the digest of bytes that are not written.
+ * A tensor in the result. The sink computes the digest `crc` from the fills that belong to the tensor; the layout must
+ * set it to 0. If a tensor has no fills, its bytes are not written, and the layout sets `crc` to their digest.
  */
 struct folder_tensor {
     struct sink_tensor of;
-    int same_as;                /* index of the tensor whose bytes it shares; -1 if they are its own */
+    int same_as;                /* index of the tensor whose bytes this tensor shares; -1: none */
 };
 
-/* A folder whose tensors are all written. */
+/* A folder in which all tensors have been written. */
 struct folder_written {
     const char *dir;
     const struct sink_opts *o;
@@ -30,34 +30,37 @@ struct folder_written {
 };
 
 struct folder_ops {
-    const char *name;           /* of the layout, for the manifest */
+    const char *name;           /* name of the layout, for the manifest */
     /*
-     * Prepare the description, and check that the source can be written. Called once, before all others. Returns the
-     * number of files, or -1 with *e.
+     * Prepare the description, and check that the source can be written in this layout. Called once, before all other
+     * functions. Returns the number of files, or -1 with *e filled.
      */
     int (*begin)(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e);
     /*
-     * Describe file number `file`. The result is the same at every call. A file without boxes is not made. Every fill
-     * is listed once.
+     * Describe file number `file` in *d. Every call must give the same result. If the description has no boxes, the
+     * file is not created. Each fill must be listed exactly once.
      */
     int (*describe)(void *ctx, int file, struct folder_desc *d, struct err *e);
-    /* List the tensors of the result, which fills refer to by their index. The caller frees *out. */
+    /* List the tensors in the result; fills refer to them by their index in this list. The caller frees *out. */
     int (*tensors)(void *ctx, struct folder_tensor **out);
-    /* Return the size of files that finish() writes, an upper bound. */
+    /* Return an upper bound for the size of the files that finish() writes. */
     uint64_t (*extra_bytes)(void *ctx);
-    /* Write the files that are not described. Or NULL. */
+    /* Write the files that describe() does not describe. May be NULL. */
     int (*finish)(void *ctx, const struct folder_written *w, struct err *e);
     void (*close)(void *ctx);
 };
 
 struct folder {
     const struct folder_ops *ops;
-    void *ctx;                  /* the sink calls ops->close() with it */
-    /* End of the message about values beyond the range of fp16, "... the largest of fp16"; NULL to allow them. */
+    void *ctx;                  /* argument of the functions in `ops`; the sink ends with ops->close(ctx) */
+    /*
+     * If fp16 cannot represent a value, the conversion fails, and this is the end of the message: "... the largest of
+     * fp16". NULL: such values are allowed.
+     */
     const char *overflow;
     /*
-     * Some fills have outs, row_len or part_of, so digests are computed as the bytes pass. Only then may a fill write
-     * to a file other than the one that is described.
+     * Some fills have outs, row_len or part_of, so digests are computed while the bytes are written. If this is false,
+     * a fill must write to the file that describe() describes.
      */
     bool by_rows;
 };

@@ -1,6 +1,4 @@
-/*
- * folder_file.c - lay out the boxes of a file, and write the bytes around their storages
- */
+/* folder_file.c - lay out the boxes of a file, and write the bytes around the storages in them */
 #include "libcommon/write/folder_file.h"
 
 #include <fcntl.h>
@@ -38,7 +36,7 @@ void folder_add_fill(struct folder_desc *d, const struct folder_fill *f)
 
 /* ---- layout ---- */
 
-/* Return the container of a .pt box, or NULL if the box is none. free_box_image() frees it. */
+/* Return the container of a .pt box, or NULL for any other box. free_box_image() frees it. */
 static struct pt_image *box_image(const struct folder_box *b)
 {
     uint64_t *size;
@@ -125,7 +123,10 @@ static int write_given_storages(const struct folder_file *f, int first, const st
     return 0;
 }
 
-/* Write a box of file `f` whose storages are numbered from `first`. Returns -1 with errno set. */
+/*
+ * Write the bytes of a box of file `f` around its storages. `first` is the number of the box's first storage in the
+ * file. Returns -1 with errno set.
+ */
 static int write_box(const struct folder_file *f, int number, int first, const struct folder_box *b, int fd)
 {
     const uint64_t at = f->box_at[number];

@@ -1,13 +1,13 @@
 /*
- * folder_file.h - one file to be written, as data: its containers, and where tensors lie in them
+ * folder_file.h - describe a file that is to be written: its containers, and where tensors are in them
  *
- * A file is a sequence of boxes. A box is a container: a .pt, whose tree gives its storages, or plain bytes with gaps
- * (a safetensors file is a header and a gap for each tensor). A storage is a run of bytes inside a box that the box
- * leaves to others, mostly to the items of a plan.
+ * A file is a sequence of boxes. A box is a container: a .pt, whose tree determines its storages, or plain bytes with
+ * gaps (a safetensors file is a header and a gap for each tensor). A storage is a run of bytes inside a box that is not
+ * written with the box, but usually by items of a plan.
  *
- * A layout describes a file (struct folder_desc). The description is made when the file is laid out, and again when
- * its headers are written, and is the same both times; in between only offsets, lengths and CRCs are kept (struct
- * folder_file). Until its headers are written, a .pt has no directory and cannot be read.
+ * A layout describes a file (struct folder_desc). The description is made twice with the same result: when the file is
+ * laid out, and when its headers are written. Between the two, only offsets, lengths and CRCs are kept (struct
+ * folder_file). Until its headers are written, a .pt file has no directory and cannot be read.
  */
 #ifndef SHARDKIT_WRITE_FOLDER_FILE_H
 #define SHARDKIT_WRITE_FOLDER_FILE_H
@@ -20,61 +20,70 @@
 
 struct folder_storage {
     uint64_t len;
-    uint64_t at;                /* offset in the box, for a box of plain bytes; a .pt computes its own */
-    const void *bytes;          /* [len] its contents; NULL if items write it. Bytes that no item writes are zeros */
+    uint64_t at;                /* offset in a box of plain bytes; for a .pt it is computed */
+    const void *bytes;          /* [len]: contents of the storage; NULL: items of the plan write it. Bytes that no
+                                 * item writes are zeros */
 };
 
 struct folder_box {
-    const char *prefix;         /* name of the archive in a .pt; NULL for plain bytes */
-    const struct pk *root;      /* tree of a .pt, whose pt_new_tensor() name the box's storages */
-    struct pt_image *image;     /* or the .pt itself, made by the caller */
-    struct zip_layout *zip;     /* or a zip made by the caller, whose storages are its records ... */
-    struct zip_out *record;     /* ... [n], which receive their CRCs */
-    const void *head;           /* plain bytes: those at the beginning */
-    uint64_t head_len, size;    /* plain bytes: their number; size of the whole box */
+    const char *prefix;         /* for a .pt: name of the archive; NULL for plain bytes */
+    const struct pk *root;      /* for a .pt: its tree, whose tensors (pt_new_tensor()) refer to the storages of the
+                                 * box */
+    struct pt_image *image;     /* instead of `root`: a .pt that the caller has made */
+    struct zip_layout *zip;     /* instead of `root`: a zip that the caller has made, whose records are the storages */
+    struct zip_out *record;     /* [n]: the records of `zip`, in which the CRCs are set */
+    const void *head;           /* for plain bytes: the bytes at the beginning of the box */
+    uint64_t head_len, size;    /* for plain bytes: length of `head`; size of the whole box */
     int n;
     struct folder_storage *storage;     /* [n] */
 };
 
-/* A place in the folder. Storages are counted over all boxes of a file. With file -1 the bytes are only hashed. */
+/*
+ * A place in the folder. `storage` counts the storages of all boxes of the file. If `file` is -1, the bytes are not
+ * written, but only hashed.
+ */
 struct folder_place {
     int file, storage;
     uint64_t at;                /* offset in the storage, in bytes */
 };
 
 /*
- * A range of a tensor map that is written to a place. The default (0) is a copy that belongs to no tensor of the
- * result; then set param to -1.
+ * A range of a tensor map that is written to a place. If all members are zero except those that describe the range, the
+ * fill is a copy. If it belongs to no tensor of the result, set `param` and `tensor` to -1.
  */
 struct folder_fill {
     const struct tmap *map;
-    uint64_t from, len;         /* bytes of the map */
+    uint64_t from, len;         /* range of bytes of the map */
     enum plan_op op;
     uint64_t transpose_row;     /* as in struct plan_item */
-    const char *name;           /* for messages; must live as long as the plan */
+    const char *name;           /* name in messages; must be valid as long as the plan */
     struct folder_place to;
-    /* If the columns of its rows are distributed: the places that receive them, and bytes of a row for each. */
+    /*
+     * For a range whose columns are distributed: the places that receive the columns, and the number of bytes of a row
+     * that each of them receives.
+     */
     int n_outs;
     const struct folder_place *out;
     uint64_t part;
-    int param;                  /* parameter of the source whose state it is; -1 if none */
+    int param;                  /* index of the parameter in the source to which the range belongs; -1: none */
     enum state state;
-    bool repeated;              /* another fill reads the same elements, and counts their differences */
+    bool repeated;              /* another fill reads the same elements, and counts those on which copies differ */
     /*
-     * The tensor of the result whose digest includes these bytes; -1 if none does. They are at byte `in` of it. If
-     * row_len is set, the tensor has rows of row_len bytes, and each column_len bytes of the map are those at
-     * column_at of one row, from the first row on.
+     * Index of the tensor of the result whose digest includes these bytes; -1: none. The bytes begin at byte `in` of
+     * this tensor. If row_len is set, the tensor has rows of row_len bytes, and the fill has some columns of it: each
+     * column_len bytes of the map are the bytes from column_at on of one row, beginning with the first row.
      */
     int tensor;
     uint64_t in, row_len, column_at, column_len;
-    const struct tensor_runs *part_of;  /* the bytes are this part of the tensor, row-major, and `in` is 0; or NULL */
+    const struct tensor_runs *part_of;  /* if not NULL: the bytes are this part of the tensor, row-major, and `in` is
+                                         * 0 */
 };
 
 struct folder_desc {
-    struct arena *arena;        /* for everything below; freed with the description */
-    /* Arena for maps that the fills use until the plan has run; NULL if the caller wants no fills. */
+    struct arena *arena;        /* holds everything below; freed together with the description */
+    /* Arena for the maps of fills, which are needed until the plan has run. NULL: the caller needs no fills. */
     struct arena *keep;
-    const char *name;           /* in the folder: "zero/3.x/fp32.pt" */
+    const char *name;           /* path of the file in the folder: "zero/3.x/fp32.pt" */
     int n_boxes, cap_boxes;
     struct folder_box *box;
     int n_fills, cap_fills;
@@ -82,43 +91,45 @@ struct folder_desc {
 };
 void folder_desc_init(struct folder_desc *d, struct arena *keep);
 void folder_desc_free(struct folder_desc *d);
-/* Append a box. The caller keeps what it points to until the description is freed, e.g. in its arena. */
+/*
+ * Append a box. The data to which the box refers must remain valid until the description is freed, e.g. in its arena.
+ */
 void folder_add_box(struct folder_desc *d, const struct folder_box *b);
-/* Append a fill, unless none are wanted. */
+/* Append a fill. Does nothing if the caller needs no fills (d->keep is NULL). */
 void folder_add_fill(struct folder_desc *d, const struct folder_fill *f);
 
-/* A file that is laid out. */
+/* A file whose offsets have been computed. */
 struct folder_file {
     char *name;
-    int dst;                    /* number in the plan; -1 if no item writes to it */
-    uint64_t size;              /* 0: the file is not made */
+    int dst;                    /* number of the destination in the plan; -1: no item writes to the file */
+    uint64_t size;              /* 0: the file is not created */
     int n_boxes;
-    uint64_t *box_at;           /* [n_boxes + 1] offsets of the boxes, then the size */
+    uint64_t *box_at;           /* [n_boxes + 1]: offsets of the boxes, then the size of the file */
     int n;
     struct {
-        uint64_t at, len;       /* in the file */
-        struct crc_sum sum;     /* CRC of the storage, combined from items */
-        bool given;             /* the description has its bytes */
+        uint64_t at, len;       /* range of the storage in the file */
+        struct crc_sum sum;     /* CRC of the storage, combined from the CRCs of items */
+        bool given;             /* the contents are in the description, so no item writes them */
     } *storage;                 /* [n] */
 };
 /* Return the size of a box. */
 uint64_t folder_box_size(const struct folder_box *b);
-/* Return the size that a file of this description has. */
+/* Return the size of a file with this description. */
 uint64_t folder_file_size(const struct folder_desc *d);
-/* Lay out a file. Its tables are allocated in `a`; dst is -1 and the sums are empty. */
+/* Lay out a file. The result has dst -1 and empty sums. Its tables are allocated in arena `a`. */
 struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc *d);
 /*
- * Write everything that items do not write, into `dir`. The description must be that of folder_file_lay_out(), and
- * all sums must be complete. With `sync` the file is on disk afterwards.
+ * Write all bytes of the file in `dir` that items of the plan do not write. d must be the same description as for
+ * folder_file_lay_out(), and all sums must be complete. If `sync` is true, the file is synced to disk.
  */
 MUST_CHECK int folder_file_seal(const char *dir, const struct folder_file *f, const struct folder_desc *d, bool sync,
                                 struct err *e);
 /*
- * Create a file of that size without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a
- * file's space keeps one thread busy and the writers do it in parallel.
+ * Create a file of this size without reserving disk space. This is used in a rehearsal, and on tmpfs. On tmpfs,
+ * reserving the space of a file keeps one thread busy, while several writers allocate it in parallel.
  */
 MUST_CHECK int folder_make_hollow(const char *path, uint64_t size, struct err *e);
-/* Write a whole small file of the folder `dir`, e.g. a configuration. */
+/* Write a small file of the folder `dir` as a whole, e.g. a configuration. */
 MUST_CHECK int folder_write_small(const char *dir, const char *name, const void *bytes, uint64_t len, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * journal.c - one line per item, written after its bytes are on disk; damaged lines are ignored
+ * journal.c - write a line for each item after its bytes are on disk, and read these lines; damaged lines are ignored
  */
 #include "libcommon/write/journal.h"
 
@@ -15,7 +15,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* A batch that touches more files than this is synced with one syncfs() instead of one fsync() per file. */
+/* If a batch of items has written to more files than this, one syncfs() is called instead of one fsync() per file. */
 enum { FSYNC_EACH_MAX = 8, JOURNAL_MAX = 1 << 30 };
 
 struct journal {
@@ -48,8 +48,8 @@ static void append_journal_line(struct strbuf *sb, struct plan *p, struct plan_i
 }
 
 /*
- * Check the line's CRC and cut the line off before its '#'. Returns false if the line was torn by a kill or is
- * damaged.
+ * Check the CRC at the end of a line, and cut the line off before its '#'. Returns false if the line is damaged, or was
+ * written only in part because the process was killed.
  */
 static bool line_is_whole(char *line)
 {
@@ -84,7 +84,8 @@ static int parse_journal_line(char *line, struct plan *p, bool *finished)
     n_differ = strtoull(s, &s, 10);
     part = plan_item_parts(p, (int)item, &n);
     if (strtol(s, &s, 10) != n)
-        return 0;                       /* a line of another plan; the fingerprint rules this out */
+        return 0;                       /* a line of another plan, which cannot occur because the fingerprint was
+                                         * compared */
     it->crc.acc = crc;
     it->crc.seen = plan_out_bytes(it, it->len);
     it->share.acc = share;
@@ -104,7 +105,7 @@ static int parse_journal_line(char *line, struct plan *p, bool *finished)
 
 /* ---- appending ---- */
 
-/* Return the k-th destination file of an item that writes to item_files() files. */
+/* Return the number of the k-th destination file of an item. The item writes to item_files() files. */
 static int item_file(const struct plan_item *it, int k)
 {
     return it->n_outs ? it->out[k].dst : it->dst;
@@ -188,7 +189,10 @@ struct journal *journal_open(const char *path, struct plan *p, const char *dir, 
     j->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->wake, NULL);
-    /* The newline ends a line that a kill may have torn. An empty line is harmless. */
+    /*
+     * If the last line was written only in part, this newline ends it. Otherwise it makes an empty line, which is
+     * ignored.
+     */
     if (j->fd < 0 || j->dir_fd < 0 || write_all(j->fd, "\n", 1) < 0 ||
         (errno = pthread_create(&j->thread, NULL, committer, j)) != 0) {
         err_sys(e, path, "cannot begin the journal");

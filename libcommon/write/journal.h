@@ -1,14 +1,13 @@
 /*
- * journal.h - the record of plan items that are on disk, for --resume and for several processes
+ * journal.h - record which plan items are on disk, for --resume and for conversions by several processes
  *
  * A conversion keeps OUT.part.job/ next to OUT.part/. It holds one journal per process, with one line per finished
- * item. A line is appended only after the item's bytes were synced. It carries the CRCs that the item contributes, so
- * that a later run, or the process that publishes, has the CRC of every record and every tensor without reading the
- * data again:
+ * item. A line is appended only after the item's bytes were synced. The line has the item's parts of the CRCs of
+ * records and tensors, so that a later run, or the process that publishes, need not read the data again:
  *     <item> <crc> <share> <elements that differed> <n> { <bytes> <contribution to its record's CRC> } ...
  *     { <crc of what went to a destination> } ... #<crc of the line>
- * The second list is present for items that are split into columns for several destinations. A torn last line is
- * ignored: its item is done again.
+ * The second list is present for items whose columns are distributed over several destinations. If the last line is
+ * incomplete, it is ignored, and its item is done again.
  */
 #ifndef SHARDKIT_WRITE_JOURNAL_H
 #define SHARDKIT_WRITE_JOURNAL_H
@@ -17,20 +16,20 @@
 
 struct journal;
 /*
- * Open `path` for appending. A separate thread syncs finished files and then writes their lines, so workers never
- * wait for the disk. `dir` is the folder that holds the destinations. Returns NULL with *e set if the journal cannot
- * be opened.
+ * Open the journal at `path` for appending. A separate thread syncs the files of finished items and then writes their
+ * lines, so workers never wait for the disk. `dir` is the folder that contains the destinations. Returns NULL with *e
+ * set if the journal cannot be opened.
  */
 MUST_CHECK struct journal *journal_open(const char *path, struct plan *p, const char *dir, struct err *e);
-/* Report that all bytes of an item are written. May be called from any thread. */
+/* Report that all bytes of an item have been written. May be called from any thread. */
 void journal_done(struct journal *j, struct plan_item *it);
-/* Sync and record everything reported so far, and free the journal. Returns -1 if that failed. */
+/* Sync and record all items that were reported, and free the journal. Returns -1 if an item could not be recorded. */
 MUST_CHECK int journal_close(struct journal *j, struct err *e);
 
 /*
- * Restore the items that the journals in `job_dir` list and finished[] does not: mark them as finished (and as done,
- * so that no run does them again) and add their CRCs to the plan's. Returns the number of restored items, or -1 on a
- * read error.
+ * Read the journals in `job_dir`. Each item that they list and that finished[] does not contain yet is set in
+ * finished[] and marked as done, so that it is not done again, and its CRCs are added to those of the plan. Returns the
+ * number of these items, or -1 if a journal cannot be read.
  */
 MUST_CHECK int journal_load(const char *job_dir, struct plan *p, bool *finished, struct err *e);
 

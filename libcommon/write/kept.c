@@ -1,6 +1,4 @@
-/*
- * kept.c - share files with the source, or plan their copies
- */
+/* kept.c - share unchanged files with the source by reflinks or hard links, or plan their copies */
 #include "libcommon/write/kept.h"
 
 #include <errno.h>
@@ -21,8 +19,8 @@
 /* ---- capabilities of the result's file system ---- */
 
 /*
- * Returns true if FICLONE works from this file to a file in `dir` or its nearest existing ancestor. The test file
- * has no name.
+ * Returns true if FICLONE works from the file `from` to a file in `dir` or in its nearest existing ancestor. It is
+ * tried with a file without a name.
  */
 static bool can_clone(const char *from, const char *dir)
 {
@@ -37,7 +35,10 @@ static bool can_clone(const char *from, const char *dir)
     return can;
 }
 
-/* Result for a device. Files of the source may be on several devices, because folders may contain links. */
+/*
+ * Whether files on one device can be cloned. The source's files may be on several devices, because its folders may
+ * contain links.
+ */
 struct device {
     dev_t dev;
     bool can;
@@ -87,8 +88,8 @@ uint64_t kept_copy_bytes(const struct sink *k, const struct source *s)
 /* ---- one file ---- */
 
 /*
- * Returns true for an error that means the file system, or the pair of file systems, cannot share. Any other error
- * is a failure.
+ * Returns true if the error means that the file system, or the pair of file systems, cannot share files. Any other
+ * error is a failure.
  */
 static bool is_refusal(int error)
 {
@@ -96,7 +97,10 @@ static bool is_refusal(int error)
            error == ENOTTY || error == ENOSYS || error == EBADF || error == ETXTBSY;
 }
 
-/* Returns -1 with errno set on error. An existing file keeps its bytes if the file system refuses. */
+/*
+ * Make `to` a reflink of `from`. If the file system refuses, an existing file `to` keeps its bytes. Returns -1 with
+ * errno set on error.
+ */
 static int clone_file(const char *from, const char *to)
 {
     int in = open(from, O_RDONLY | O_CLOEXEC), rc = -1, error;
@@ -119,8 +123,8 @@ static int clone_file(const char *from, const char *to)
 }
 
 /*
- * Returns -1 with errno set on error. A symbolic link is followed, because the link itself could lead elsewhere from
- * the new folder.
+ * Make `to` a hard link to `from`. If `from` is a symbolic link, the file to which it refers is linked, because a
+ * relative link could refer to another file from the new folder. Returns -1 with errno set on error.
  */
 static int link_file(const char *from, const char *to)
 {
@@ -128,14 +132,15 @@ static int link_file(const char *from, const char *to)
 
     if (rc == 0 || errno != EEXIST)
         return rc;
-    rc = path_same(from, to) ? 0 : -1;          /* an earlier run's link, or the copy that it began */
+    rc = path_same(from, to) ? 0 : -1;          /* `to` exists: it is a link that an earlier run made, or a copy that
+                                                 * it began */
     errno = EXDEV;
     return rc;
 }
 
 /*
- * Returns 1 if `to` now has the file's bytes by a reflink or hard link, and 0 if the file system refuses, so that they
- * must be copied. A copy that an earlier run began at `to` is kept.
+ * Try to give `to` the bytes of a source file by a reflink or hard link. Returns 1 if that succeeded, and 0 if the file
+ * system refuses, so that the bytes must be copied. If an earlier run began a copy at `to`, it is kept.
  */
 static int share_kept_file(struct files *f, const struct kept_file *kept, const char *to, struct err *e)
 {
@@ -178,7 +183,7 @@ static int plan_kept_file(const struct sink *k, struct kept_file *kept, struct p
         kept->way = KEPT_COPY;
         if (files_size(f, kept->file))
             plan_kept_copy(kept, path, p);
-        else                            /* a plan creates no files without bytes */
+        else                            /* an empty file must be created here, because a plan does not create it */
             rc = files_copy(f, kept->file, path, e);
     }
     free(dir);

@@ -1,9 +1,9 @@
 /*
- * kept.h - files of the source that a result has as they are
+ * kept.h - files of the source that are part of the result without a change
  *
- * Any sink can have a list of such files (struct sink). They are not part of what the sink's layout describes. A kept
- * file shares the blocks of the source's file by a reflink, or is a hard link to it if that was requested. Where the
- * file system allows neither, its bytes are copied by an item of the plan.
+ * Any sink can have a list of such files (struct sink), which are called kept files. The layout of the sink does not
+ * describe them. A kept file shares the blocks of the source's file by a reflink, or is a hard link to it if that was
+ * requested. If the file system does not allow this, an item of the plan copies its bytes.
  *
  * A reflink is a separate file that shares blocks until one of the two is written to. A hard link is the same file
  * under another name, so a program that writes into OUT changes IN. Hard links are therefore made only on request.
@@ -13,17 +13,17 @@
 
 #include "libcommon/write/sink.h"
 
-/* How a kept file gets into the result. */
+/* How a kept file is made in the result. */
 enum kept_way { KEPT_COPY, KEPT_REFLINK, KEPT_HARD_LINK };
 
 struct kept_file {
-    const char *name;           /* in the result's folder: "zero/3.x/fp32.pt" */
-    int file;                   /* number in the source's files */
-    enum kept_way way;          /* as intended, and after sink_prepare() as it was done */
-    bool has_crc;               /* the source's manifest lists the CRC `crc` of its bytes ... */
+    const char *name;           /* path in the folder of the result: "zero/3.x/fp32.pt" */
+    int file;                   /* number of the file in the source's table of files */
+    enum kept_way way;          /* the intended way; after sink_prepare(), the way that was used */
+    bool has_crc;               /* the source's manifest lists `crc` as the CRC of the file */
     uint32_t crc;
-    bool must_match;            /* ... and a copy with another one is an error */
-    /* set by sink_prepare(): the plan item that copies the file, -1 if none, and what that item reads */
+    bool must_match;            /* it is an error if a copy has another CRC than `crc` */
+    /* set by sink_prepare(): number of the plan item that copies the file (-1: none), and the map that it reads */
     int item;
     struct extent extent;
     struct tmap_slice slice;
@@ -31,20 +31,24 @@ struct kept_file {
 };
 
 /*
- * Set the way of each file of the list to what the file system of `out` can do: hard links if they are requested, else
- * reflinks, else copies.
+ * Set the way of each file in the list to what the file system of `out` supports: hard links if they are requested,
+ * else reflinks, else copies.
  */
 void kept_choose_ways(struct kept_file *const *list, int n, struct files *f, const char *out, bool hard_links);
-/* Returns the number of bytes of the sink's kept files that are copied. */
+/* Returns the number of bytes of the sink's kept files that must be copied. */
 uint64_t kept_copy_bytes(const struct sink *k, const struct source *s);
 /*
- * Share the sink's kept files into k->dir, and add an item to the plan for each one that has to be copied. A file that
- * the plan writes already is left to its writer. In a rehearsal holes of their sizes are made.
+ * Share the sink's kept files into k->dir. For each file that cannot be shared, add an item to the plan that copies it.
+ * If the plan already writes a file of this name, the kept file is skipped. In a rehearsal, files of the same sizes
+ * without contents are made.
  */
 MUST_CHECK int kept_plan(struct sink *k, struct plan *p, struct err *e);
-/* Compare the CRCs of copies with those that the source's manifest lists. Returns -1 with ERR_DATA if one differs. */
+/* Compare the CRCs of copied files with the CRCs in the source's manifest. Returns -1 with ERR_DATA if one differs. */
 MUST_CHECK int kept_check(const struct sink *k, struct plan *p, struct err *e);
-/* Get the CRC of a kept file of the result. Returns false if it is not one, or if its CRC is unknown. */
+/*
+ * Get the CRC of the kept file `name` of the result. Returns false if there is no such kept file, or if its CRC is not
+ * known.
+ */
 bool kept_crc(const struct sink *k, const char *name, uint32_t *crc);
 
 #endif

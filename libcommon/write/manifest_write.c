@@ -1,6 +1,4 @@
-/*
- * manifest_write.c - write the manifest of a folder from the CRCs of a plan's items
- */
+/* manifest_write.c - write the manifest of a folder, using the CRCs of plan items */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +12,9 @@
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
-/* ---- CRC of a file: whole, or combined with the CRCs of plan items ---- */
+/* ---- CRC of a file: read as a whole, or combined from the CRCs of plan items ---- */
 
-/* Bytes of one file that one item wrote. */
+/* A run of bytes of one file that one item has written. */
 struct filled {
     int dst;
     uint64_t at, len;
@@ -32,7 +30,7 @@ static int by_dst_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Returns the runs that items wrote, sorted by destination and offset. */
+/* Returns the runs of bytes that items have written, sorted by destination and offset. The caller frees them. */
 static struct filled *sorted_runs(struct plan *p, int *n)
 {
     struct filled *run = NULL;
@@ -57,10 +55,10 @@ static struct filled *sorted_runs(struct plan *p, int *n)
 
 struct built {
     const struct sink *k;
-    struct filled *run;                 /* sorted */
+    struct filled *run;                 /* sorted by destination and offset */
     int n_runs;
     struct arena *arena;
-    struct names *dst;                  /* numbers of destinations, by name inside the folder */
+    struct names *dst;                  /* maps names inside the folder to numbers of destinations */
     char *buf;
 };
 
@@ -71,7 +69,7 @@ static void find_destination_runs(const struct built *b, const char *name, int *
     *first = *end = 0;
     if (dst < 0)
         return;
-    while (*first < hi) {               /* find the first run that is not of an earlier destination */
+    while (*first < hi) {               /* find the first run of this destination or a later one */
         int mid = *first + (hi - *first) / 2;
 
         if (b->run[mid].dst < dst)
@@ -119,7 +117,10 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
 
 /* ---- writing ---- */
 
-/* Add a line. Names were checked to be UTF-8 when the source was opened, so packing cannot fail. */
+/*
+ * Append the object as one line. json_dumps() cannot fail, because names were checked to be UTF-8 when the source was
+ * opened.
+ */
 static void append_json_line(struct strbuf *sb, json_t *o, bool last)
 {
     char *s = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -174,7 +175,7 @@ static json_t *shape_json(const int64_t *shape, int ndim)
     return a;
 }
 
-/* List the tensors of a sink whose items are whole tensors: one per item with a sink_item. */
+/* List the tensors of a sink whose items are whole tensors. Each item that has a sink_item is one tensor. */
 static int item_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
 {
     struct sink_tensor *t = xcalloc((size_t)plan_n(p) + 1, sizeof *t);

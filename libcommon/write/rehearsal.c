@@ -1,6 +1,4 @@
-/*
- * rehearsal.c - let the sink make its small files in a temporary folder, measure them, and remove them
- */
+/* rehearsal.c - let a sink make all its files except the tensor bytes in a temporary folder, measure and remove them */
 #include "libcommon/write/rehearsal.h"
 
 #include <dirent.h>
@@ -15,7 +13,7 @@
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
 
-/* Add the files in `dir`, and in the folders below it, to r->files and r->need_bytes. */
+/* Add the number and sizes of all files in `dir` and the folders below it to r->files and r->need_bytes. */
 static int measure_folder_files(const char *dir, struct rehearsal *r, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -73,7 +71,7 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     int rc;
 
     *r = (struct rehearsal){0};
-    /* Check as --force would, whether it is given or not. */
+    /* Check OUT as if --force was given. Without it, an OUT that could be replaced would be an error. */
     if (convert_free_space(out, &r->free_bytes, e) < 0 || convert_check_paths(s, out, e) < 0 ||
         staging_check_out(out, true, e) < 0)
         return -1;

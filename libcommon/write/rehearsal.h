@@ -1,9 +1,10 @@
 /*
  * rehearsal.h - count the files and bytes of a conversion without running it
  *
- * For --dry-run: the sink makes all its files in a new folder below $TMPDIR (or /tmp), complete except for the tensor
- * bytes, which are left as holes. The files are then counted and removed. The result is therefore exact to the byte
- * for every output format, and nothing is written where OUT will be.
+ * This is used for --dry-run. The sink makes all its files in a new folder in $TMPDIR (or /tmp). They are complete
+ * except for the bytes of tensors, which are not written and occupy no disk space. The files are then counted and
+ * removed. The result is therefore exact to the byte for every output format, and nothing is written in the place of
+ * OUT.
  */
 #ifndef SHARDKIT_WRITE_REHEARSAL_H
 #define SHARDKIT_WRITE_REHEARSAL_H
@@ -12,14 +13,14 @@
 
 struct rehearsal {
     int files;                  /* number of files in OUT, including the manifest */
-    uint64_t need_bytes;        /* the sum of their sizes */
-    uint64_t free_bytes;        /* on the file system that OUT will be written to */
+    uint64_t need_bytes;        /* the sum of the sizes of these files */
+    uint64_t free_bytes;        /* free bytes on the file system to which OUT will be written */
 };
 
 /*
- * Rehearse `k`, which must not be prepared yet; afterwards it can only be closed. Returns -1 with ERR_USAGE if OUT
- * collides with the source, or is something that --force would not replace; otherwise with the error that the
- * conversion would give, or with ERR_SYS for the temporary folder.
+ * Rehearse the conversion with sink `k`, which must not be prepared yet; after this it can only be closed. Returns -1
+ * with ERR_USAGE if OUT collides with the source, or is something that --force would not replace. Otherwise fails with
+ * the error with which the conversion would fail, or with ERR_SYS if the temporary folder cannot be written.
  */
 MUST_CHECK int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehearsal *r, struct err *e);
 

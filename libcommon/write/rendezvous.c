@@ -1,6 +1,4 @@
-/*
- * rendezvous.c - tasks of a launch find each other through small files next to OUT
- */
+/* rendezvous.c - let the tasks of a launch find each other through small files next to OUT */
 #include "libcommon/write/rendezvous.h"
 
 #include <errno.h>
@@ -19,8 +17,8 @@
 enum { STEP_MS = 50, PRINT_AFTER_MS = 2000, LIMIT_S = 60, LIMIT_ALL_S = 600, KEY_PART_MAX = 64 };
 
 /*
- * Return a name for this launch, so that two launches do not meet each other. Slurm numbers its steps, and other
- * launchers name their jobs. If there is neither, launches are distinguished by the age of the files. Caller frees.
+ * Return a name for this launch that distinguishes it from other launches. Slurm numbers its steps, and other launchers
+ * name their jobs. If there is neither, launches are distinguished only by the age of the files. The caller frees it.
  */
 static char *launch_key(void)
 {
@@ -52,7 +50,10 @@ static int limit_s(bool all)
     return all ? LIMIT_ALL_S : LIMIT_S;
 }
 
-/* Compare times by the clock of the file system, which all tasks share. */
+/*
+ * Returns true if the file at `path` was modified at most `limit` seconds apart from the own file of this task. Both
+ * times are those of the file system, which is the same for all tasks.
+ */
 static bool same_time(const char *path, const struct stat *mine, int limit)
 {
     struct stat st;
@@ -70,8 +71,8 @@ static bool is_task_file_present(const struct rendezvous *m, const char *name, c
 }
 
 /*
- * Return the number of tasks that came. If "all" exists, that is all of them, because the first ones may have left
- * already.
+ * Return the number of tasks that have created their files. If the file "all" exists, all tasks have done so; the first
+ * of them may already have removed theirs.
  */
 static int count_present(const struct rendezvous *m, int limit)
 {
@@ -116,7 +117,7 @@ static char *alone_path(const struct rendezvous *m)
     return path_join(m->dir, "alone");
 }
 
-/* Returns true, with ERR_DATA, if another task of this launch has begun to work alone. */
+/* Returns true, with ERR_DATA, if another task of this launch has begun to convert everything alone. */
 static bool is_started_alone(const struct rendezvous *m, int limit, struct err *e)
 {
     char *path = alone_path(m), *text;
@@ -135,7 +136,10 @@ static bool is_started_alone(const struct rendezvous *m, int limit, struct err *
     return taken;
 }
 
-/* Become the task that works alone. The task that creates the file wins. Returns 0 if it is this one. */
+/*
+ * Try to become the task that converts everything alone: the task that creates the file wins. Returns 0 if this task
+ * has won. Otherwise returns -1 with *e filled.
+ */
 static int go_alone(const struct rendezvous *m, int task, int limit, struct err *e)
 {
     char *path = alone_path(m), text[16];
@@ -145,7 +149,7 @@ static int go_alone(const struct rendezvous *m, int task, int limit, struct err 
         free(path);
         return -1;
     }
-    unlink(path);                       /* left by an earlier launch */
+    unlink(path);                       /* this file was left by an earlier launch */
     if (touch_task_file(path, O_EXCL) < 0) {
         if (errno != EEXIST || !is_started_alone(m, limit, e))
             err_sys(e, path, "cannot take this conversion");
@@ -172,8 +176,8 @@ static void PRINTF_LIKE(2, 3) rendezvous_logf(const struct rendezvous_opts *o, c
 }
 
 /*
- * Make a network file system check for new names. It may cache for up to a minute that a name does not exist, unless
- * the folder changes, so this changes the folder.
+ * Make a network file system check for new names. It may remember for up to a minute that a name does not exist. A
+ * change of the folder makes it forget this, so a file is created and removed.
  */
 static void refresh_dir_cache(const struct rendezvous *m)
 {
@@ -184,7 +188,7 @@ static void refresh_dir_cache(const struct rendezvous *m)
     free(path);
 }
 
-/* Returns 1 if all tasks came, 0 if the time ran out, -1 on error. */
+/* Returns 1 if all tasks have come, 0 if the time is over, -1 on error. */
 static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts *o, int limit, struct err *e)
 {
     double start = clock_s(), looked = start;
@@ -216,7 +220,7 @@ static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts
             refresh_dir_cache(m);
             looked = clock_s();
         }
-        /* With thousands of tasks, poll less often, to limit the load on the file server. */
+        /* With thousands of tasks, check less often, to limit the load on the file server. */
         usleep((useconds_t)(STEP_MS + o->n_tasks) * 1000);
     }
 }
@@ -274,7 +278,7 @@ void rendezvous_close(struct rendezvous *m)
 
     if (m->mine)
         unlink(m->mine);
-    /* Leftover files are recognizable by name, and too old to count for the next launch. */
+    /* If files remain, they are recognizable by name, and too old to be counted by the next launch. */
     if (m->dir && (m->alone || is_empty(m)) && dir_remove(m->dir, &ignored) < 0)
         rmdir(m->dir);
     if (m->made)

@@ -1,13 +1,13 @@
 /*
  * rendezvous.h - find out whether all tasks of a launch take part in this conversion, or only one was started
  *
- * srun and mpirun give a process its number and the number of tasks, but not whether the other tasks were given the
- * same command: a script that runs a converter in only one task looks the same to that process. Therefore the tasks
- * meet through files:
+ * srun and mpirun give a process its number and the number of tasks. From this, a process cannot know whether the other
+ * tasks run the same command: a script may run the converter in only one of its tasks. Each task therefore creates a
+ * file, and looks for the files of the other tasks:
  *   OUT.part.meet.<launch>/
- *       task.<i>    task i (of n) came; its modification time shows whether it is a leftover of another launch
- *       all         a task has seen all the others
- *       alone       a task has waited long enough and converts alone; contains its number
+ *       task.<i>    created by task i; its modification time shows whether another launch has left it
+ *       all         created by a task that has found the files of all other tasks
+ *       alone       created by a task that has waited long enough and converts everything alone; contains its number
  * The last task to leave removes the folder.
  */
 #ifndef SHARDKIT_WRITE_RENDEZVOUS_H
@@ -18,28 +18,33 @@
 #include "libcommon/base/err.h"
 
 struct rendezvous {
-    char *dir;                  /* NULL if no meeting was held */
+    char *dir;                  /* the folder OUT.part.meet.<launch>; NULL: there was no need to wait for other tasks */
     char *mine;
-    char *made;                 /* the topmost parent of OUT that was created for the meeting; NULL if none */
+    char *made;                 /* the topmost parent folder of OUT that was created for this; NULL: none */
     int n_tasks;
     bool alone;
 };
 
 struct rendezvous_opts {
     int task, n_tasks;
-    bool all;                   /* all tasks must come: wait ten minutes, then fail */
-    bool (*stopped)(void);      /* may be NULL */
-    void (*say)(void *ctx, const char *text);   /* reports which tasks are missing, and the outcome; may be NULL */
+    bool all;                   /* all tasks must come: wait ten minutes for them, then fail */
+    bool (*stopped)(void);      /* returns true to stop; may be NULL */
+    void (*say)(void *ctx, const char *text);   /* receives messages: which tasks are missing, and the result; may be
+                                                 * NULL */
     void *ctx;
 };
 
 /*
- * Wait for the other tasks of this launch to come to `out`. Returns 1 if all are present: do your part. Returns 0 if
- * they did not come within SHARDKIT_MEET_SECONDS (60): convert everything alone. Returns -1 with ERR_SYS, ERR_STOP,
- * or ERR_DATA if another task converts alone (or if `all` was set and some did not come).
+ * Wait until the other tasks of this launch have called this function for the same `out`. Returns 1 if all of them
+ * have; each then converts its own part. Returns 0 if they have not come within SHARDKIT_MEET_SECONDS (60); the caller
+ * then converts everything alone. Returns -1 with ERR_SYS, ERR_STOP, or ERR_DATA. ERR_DATA means that another task
+ * converts everything alone, or that `all` was set and some tasks have not come.
  */
 MUST_CHECK int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvous_opts *o, struct err *e);
-/* Leave the meeting. Also call it after a failure; harmless if no meeting was held. */
+/*
+ * Remove the file of this task, and the folder if it is empty. Call this also after a failure of rendezvous_join(); it
+ * does nothing if that function has created no file.
+ */
 void rendezvous_close(struct rendezvous *m);
 
 #endif

@@ -1,9 +1,10 @@
 /*
  * replace.c - the table of files that belong to a checkpoint, and the comparison of folders with it
  *
- * First, the folder's entries are used to determine which forms of checkpoint it holds: it must have an entry of a
- * row that marks a form. Then every entry, down to the files of zero/<parameter>/, must match a row of one of these
- * forms. For example, tokenizer.json belongs to a model folder, and is foreign in a tag.
+ * A form is a kind of folder, such as a tag or a model folder. First the forms of the folder are determined from its
+ * entries: an entry that occurs in only one form marks this form. Then every entry, down to the files of
+ * zero/<parameter>/, must match a row of one of these forms. For example, tokenizer.json belongs to a model folder, but
+ * does not belong to a tag.
  */
 #include "libcommon/write/replace.h"
 
@@ -25,23 +26,23 @@ enum replace_form {
 };
 
 struct row {
-    const char *pattern;        /* path inside the folder, a pattern for fnmatch() */
-    unsigned forms;             /* forms that have this entry */
+    const char *pattern;        /* path inside the folder, as a pattern for fnmatch() */
+    unsigned forms;             /* the forms to which the entry belongs */
     enum { IS_FILE, IS_FOLDER } type;
-    bool marks;                 /* only this form has the entry, so it identifies the form */
+    bool marks;                 /* only this form has the entry, so a folder with this entry has this form */
 };
 
-enum { COMPARE_BYTES = 1 << 20 };   /* per read */
+enum { COMPARE_BYTES = 1 << 20 };   /* number of bytes per read */
 
 #define D5 "[0-9][0-9][0-9][0-9][0-9]"
 
-/* The files of a tag are not in the table: ds_name_parse() recognizes their names. */
+/* The files of a tag are not in this table, because ds_name_parse() recognizes their names. */
 static const struct row rows[] = {
     { "repair.jsonl", TAG, IS_FILE, false },
     { "zero", UNIVERSAL, IS_FOLDER, true },
     { "zero/optimizer_state.pt", UNIVERSAL, IS_FILE, false },
     { "zero/*.h5", UNIVERSAL, IS_FILE, false },
-    { "zero/*.h5.new", UNIVERSAL, IS_FILE, false },     /* name used until its tables are complete */
+    { "zero/*.h5.new", UNIVERSAL, IS_FILE, false },     /* name of the file until its tables are complete */
     { "zero/*", UNIVERSAL, IS_FOLDER, false },
     { "zero/*/fp32.pt", UNIVERSAL, IS_FILE, false },
     { "zero/*/exp_avg.pt", UNIVERSAL, IS_FILE, false },
@@ -58,7 +59,7 @@ static const struct row rows[] = {
     { "pytorch_model.bin.index.json", MODEL, IS_FILE, false },
     { ".metadata", DCP, IS_FILE, true },
     { "__*_*.distcp", DCP, IS_FILE, true },
-    { "common.pt", DCP, IS_FILE, false },               /* written by Megatron-core, like the next */
+    { "common.pt", DCP, IS_FILE, false },               /* this file and the next one are written by Megatron-core */
     { "metadata.json", DCP, IS_FILE, false },
     { "config.json", MODEL, IS_FILE, false },
     { "generation_config.json", MODEL, IS_FILE, false },
@@ -71,8 +72,8 @@ static const struct row rows[] = {
     { "merges.txt", MODEL, IS_FILE, false },
     { "chat_template.jinja", MODEL, IS_FILE, false },
     { "chat_template.json", MODEL, IS_FILE, false },
-    { MANIFEST_NAME, UNFINISHED, IS_FILE, false },      /* in a finished folder it must be ours, */
-    { "README.md", UNFINISHED, IS_FILE, false },        /* and it must list these */
+    { MANIFEST_NAME, UNFINISHED, IS_FILE, false },      /* in a finished folder, the manifest must be ours, */
+    { "README.md", UNFINISHED, IS_FILE, false },        /* and it must list these files */
     { "LICENSE", UNFINISHED, IS_FILE, false },
     { "fingerprint", JOB, IS_FILE, true },
     { "folder", JOB, IS_FILE, true },
@@ -80,23 +81,25 @@ static const struct row rows[] = {
     { "publish", JOB, IS_FILE, true },
     { "journal.*", JOB, IS_FILE, true },
     { "lock.*", JOB, IS_FILE, true },
-    { "done.*", JOB, IS_FILE, true },                   /* the trainer's writers: checkpoint_rendezvous.c */
+    { "done.*", JOB, IS_FILE, true },                   /* made by the writers of the trainer:
+                                                         * checkpoint_rendezvous.c */
     { "sealed.*", JOB, IS_FILE, true },
     { "failed.*", JOB, IS_FILE, true },
 };
 
-/* A folder under inspection. */
+/* A folder that is inspected. */
 struct look {
     const char *top;
     enum replace_what what;
-    unsigned forms;             /* rows of these forms apply */
+    unsigned forms;             /* only rows of these forms apply */
     dev_t dev;
-    const char *twin;           /* a folder that is kept: an entry that is also there may be removed here; or NULL */
+    const char *twin;           /* another folder, which is kept: an entry that is the same there may be removed
+                                 * here; NULL: none */
 };
 
 /*
- * Return the final name of a file that was being replaced when its writer was killed. Such a file has the final name
- * and a suffix. Caller frees.
+ * If a file was being replaced when its writer was killed, its name is the final name and a suffix. Return the final
+ * name; the caller frees it.
  */
 static char *final_name(const char *name)
 {
@@ -111,7 +114,7 @@ static char *final_name(const char *name)
     return str_fmt("%.*s", (int)n, name);
 }
 
-/* Return the forms that have such an entry. *marks receives the forms that it identifies. */
+/* Return the forms to which such an entry belongs. *marks is set to the forms that it marks. */
 static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 {
     char *name = final_name(path);
@@ -120,7 +123,7 @@ static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 
     *marks = 0;
     if (kind != DS_OTHER && !folder) {
-        /* The universal form has the mp_rank files as well. */
+        /* The universal form also has the mp_rank files. */
         forms = kind == DS_MP ? TAG | UNIVERSAL : TAG;
         *marks = TAG;
     }
@@ -158,7 +161,7 @@ static bool is_same_file_content(const char *a, const char *b)
 }
 
 /*
- * Returns true if the other folder has the same entry. For a symbolic link, any entry of that name there is enough,
+ * Returns true if the folder k->twin has the same entry. For a symbolic link, any entry of the same name is enough,
  * because a link holds no data.
  */
 static bool has_twin(const struct look *k, const char *path, const struct stat *st)
@@ -177,7 +180,7 @@ static bool has_twin(const struct look *k, const char *path, const struct stat *
     return there;
 }
 
-/* Return the reason why the entry is foreign, for the message, or NULL if it belongs to the checkpoint. */
+/* Return the reason why the entry does not belong to the checkpoint, for a message, or NULL if it does. */
 static const char *why_foreign(const struct look *k, const char *path, const struct stat *st)
 {
     unsigned marks;
@@ -186,7 +189,7 @@ static const char *why_foreign(const struct look *k, const char *path, const str
         return " (something is mounted there)";
     if ((S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)) &&
         (forms_of(path, S_ISDIR(st->st_mode), &marks) & k->forms))
-        return NULL;                    /* tested before has_twin(), which reads the file */
+        return NULL;                    /* comes before has_twin(), because that reads the file */
     if (has_twin(k, path, st))
         return NULL;
     if (S_ISLNK(st->st_mode))
@@ -218,7 +221,7 @@ static int no_dots(const struct dirent *ent)
     return strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0;
 }
 
-/* List the folder top/inside in sorted order. Returns the number of entries, or -1. */
+/* List the entries of the folder top/inside, sorted by name. Returns their number, or -1. */
 static int list_folder_sorted(const struct look *k, const char *inside, struct dirent ***names, struct err *e)
 {
     char *path = *inside ? path_join(k->top, inside) : xstrdup(k->top);
@@ -273,7 +276,7 @@ static int check_replaced_folder(const struct look *k, const char *inside, struc
     return rc;
 }
 
-/* Return the forms that the folder's entries identify, or -1 if it cannot be listed. */
+/* Return the forms that the entries of the folder mark, or -1 if the folder cannot be listed. */
 static int marked_forms(const struct look *k, struct err *e)
 {
     struct dirent **name = NULL;

@@ -1,6 +1,4 @@
-/*
- * staging.c - locks, leftovers of earlier runs, and the final rename
- */
+/* staging.c - lock OUT.part, handle what earlier runs have left, and rename the finished folder to OUT */
 #include "libcommon/write/staging.h"
 
 #include <errno.h>
@@ -30,7 +28,10 @@ static char *job_file(const struct staging *s, const char *name)
     return path_join(s->job, name);
 }
 
-/* Acquire a lock. Returns its descriptor, or -1; without an error in *e if another process holds it. */
+/*
+ * Acquire the lock `name` in the job folder. Returns its descriptor, or -1. If another process holds the lock, *e is
+ * not set.
+ */
 static int acquire_job_lock(const struct staging *s, const char *name, struct err *e)
 {
     char *path = job_file(s, name);
@@ -55,7 +56,7 @@ static bool fingerprint_is(const struct staging *s, const char *fingerprint)
     return same;
 }
 
-/* Returns true if the job has a fingerprint. A job without one was killed before it began any work. */
+/* Returns true if the job folder has a fingerprint. If it has none, its run was killed before it began any work. */
 static bool has_job_fingerprint(const struct staging *s)
 {
     char *path = job_file(s, "fingerprint");
@@ -65,7 +66,7 @@ static bool has_job_fingerprint(const struct staging *s)
     return there;
 }
 
-/* Return the inode that was recorded when OUT.part was made, or 0 if none was recorded. */
+/* Return the inode number that was recorded when OUT.part was created, or 0 if none was recorded. */
 static unsigned long long read_part_inode(const struct staging *s)
 {
     char *path = job_file(s, "folder"), *text;
@@ -134,7 +135,8 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
         rc = -1;
     }
     /*
-     * Remove files that were half written at a kill. A process that now has the same number could not overwrite them.
+     * Remove the temporary files of killed processes. A process that now has the same process id could not create its
+     * own.
      */
     if (rc == 0)
         rc = remove_job_leftovers(s->job, e);
@@ -149,8 +151,8 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
 }
 
 /*
- * Handle an OUT.part or job folder that exists already. Returns 0 if the run can continue; s->resumed is set if it
- * resumes the old work.
+ * Handle an OUT.part or a job folder that already exists. Returns 0 if the run can go on. If the run continues the old
+ * work, s->resumed is set; otherwise the old folders have been removed.
  */
 static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
@@ -158,7 +160,8 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
 
     if (!is_staging_path_present(s->part) && !is_staging_path_present(s->job))
         return 0;
-    if (!is_staging_path_present(s->job)) {              /* our runs create the job folder first and remove it last */
+    if (!is_staging_path_present(s->job)) {              /* a conversion creates the job folder first and removes it
+                                                          * last, so this OUT.part is not ours */
         err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
         return -1;
     }
@@ -178,7 +181,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
                                      : ", from another input or with other options; --force starts over");
         return -1;
     }
-    /* Both are checked before either is removed. */
+    /* Check both folders before removing either of them. */
     if ((is_staging_path_present(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
         replace_check(s->job, REPLACE_JOB, e) < 0 ||
         (is_staging_path_present(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
@@ -200,8 +203,8 @@ static char *strip_trailing_slashes(const char *out)
 }
 
 /*
- * Keep the old OUT at `path`, which contains something that appeared during the run. Renames it to OUT.kept and sets
- * s->kept.
+ * The old OUT, which is now at `path`, contains something that appeared while it was being replaced. Keep it: rename it
+ * to OUT.kept and set s->kept.
  */
 static int keep_aside(struct staging *s, const char *path, struct err *e)
 {
@@ -219,7 +222,10 @@ static int keep_aside(struct staging *s, const char *path, struct err *e)
     return -1;
 }
 
-/* Remove the old OUT at `path`. It is renamed first, so that a half-removed folder never has the name OUT. */
+/*
+ * Remove the old OUT, which is now at `path`. It is renamed first, so that a folder that is removed only in part never
+ * has the name OUT.
+ */
 static int remove_old(struct staging *s, const char *path, enum replace_what what, struct err *e)
 {
     char *gone = str_fmt("%s.gone.part", s->out);
@@ -242,7 +248,7 @@ static int remove_old(struct staging *s, const char *path, enum replace_what wha
     return rc;
 }
 
-/* Remove what runs that were killed while replacing OUT have left next to it. */
+/* Remove the folders next to OUT that earlier runs have left because they were killed while they replaced OUT. */
 static int remove_replaced(struct staging *s, struct err *e)
 {
     char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
@@ -258,9 +264,9 @@ static int remove_replaced(struct staging *s, struct err *e)
 }
 
 /*
- * Remove the job folder after OUT has been published. The fingerprint is removed first. If the run is killed during
- * the removal, the remaining files identify the folder that became OUT, or there are none; they never look like a job
- * with work left to do.
+ * Remove the job folder after OUT has been published. The fingerprint is removed first. If the run is killed before the
+ * rest is removed, the remaining files identify the folder that became OUT, or no files remain. In neither case do they
+ * look like a job with work left to do.
  */
 static int remove_notes(struct staging *s, struct err *e)
 {
@@ -273,7 +279,7 @@ static int remove_notes(struct staging *s, struct err *e)
     return rc < 0 ? -1 : dir_remove(s->job, e);
 }
 
-/* Clean up after a run that was killed when OUT already had its name: remove the old OUT and the job folder. */
+/* Clean up after a run that was killed after it had given OUT its name: remove the old OUT and the job folder. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
     if ((is_staging_path_present(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
@@ -284,8 +290,8 @@ static int clear_after_publish(struct staging *s, struct err *e)
 }
 
 /*
- * Returns true if OUT exists and no job has recorded anything: there is no job, it had just begun, or its folder was
- * being removed.
+ * Returns true if OUT exists and no job has recorded any work. Then there is no job folder, or its run had only just
+ * begun, or its run had been removing it.
  */
 static bool is_out_without_job(const struct staging *s)
 {
@@ -310,7 +316,7 @@ int staging_recover(const char *out, struct err *e)
 
 /* ---- opening ---- */
 
-/* Returns true if the path ends in a name that can be renamed: not ".", "x/.." or "/". */
+/* Returns true if the path ends in a name that can be renamed. Returns false for ".", "x/.." and "/". */
 static bool has_own_name(const char *out)
 {
     char *base = path_base(out);
@@ -320,7 +326,7 @@ static bool has_own_name(const char *out)
     return yes;
 }
 
-/* Check that OUT is absent or a folder, whatever the folder contains. */
+/* Check that OUT does not exist or is a folder. The contents of the folder do not matter here. */
 static int check_out_is_folder(const char *out, struct err *e)
 {
     struct stat st;
@@ -434,7 +440,7 @@ int staging_sweep(struct staging *s, struct err *e)
     return remove_job_leftovers(s->part, e);
 }
 
-/* One syncfs() covers the thousands of files and folders. */
+/* A single syncfs() is used, because there may be thousands of files and folders. */
 static int sync_all(const char *dir, struct err *e)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
@@ -448,7 +454,10 @@ static int sync_all(const char *dir, struct err *e)
     return rc;
 }
 
-/* Rename OUT.part to OUT. *old receives the path that the old OUT has then, or NULL. Caller frees. */
+/*
+ * Rename OUT.part to OUT. *old is set to the new path of the old OUT, or to NULL if there was none. The caller frees
+ * it.
+ */
 static int swap_in(struct staging *s, char **old, struct err *e)
 {
     char *aside;
@@ -482,13 +491,13 @@ int staging_publish(struct staging *s, struct err *e)
     char *old = NULL;
     int rc = -1;
 
-    /* Readers see either the old OUT or the new one. The old one is removed only after the new name is on disk. */
+    /* Readers see either the old OUT or the new one. The old one is removed only after the renaming is on disk. */
     if (sync_all(s->part, e) < 0 || staging_recover(s->out, e) < 0 || remove_replaced(s, e) < 0 ||
         swap_in(s, &old, e) < 0 || dir_sync(s->out, e) < 0)
         goto out;
     if (old && remove_old(s, old, REPLACE_OUT, e) < 0)
         goto out;
-    /* If the job folder contains something foreign it is kept; OUT is published all the same. */
+    /* If the job folder contains a foreign file, it is kept. OUT is published nevertheless. */
     rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : remove_notes(s, e);
 out:
     free(old);
@@ -500,7 +509,7 @@ void staging_discard(struct staging *s)
     struct err ignored = {0};
 
     if (replace_remove(s->part, REPLACE_PART, &ignored) < 0 || replace_remove(s->job, REPLACE_JOB, &ignored) < 0)
-        return;                         /* the remaining files are recognizable by name */
+        return;                         /* the files that remain are recognizable by name */
 }
 
 void staging_close(struct staging *s)

@@ -1,21 +1,21 @@
 /*
- * staging.h - OUT.part and OUT.part.job: make a folder appear whole or not at all
+ * staging.h - OUT.part and OUT.part.job: give a folder its final name only when it is complete
  *
- *   OUT.part/       the folder being filled; renamed to OUT as the last step
+ *   OUT.part/       the folder while it is being filled; the last step renames it to OUT
  *   OUT.part.job/   the state of the run:
  *       fingerprint   input files and options; a resumed run must have the same
- *       folder        inode of OUT.part. A rename keeps it, so a later run can find out whether
- *                     OUT.part is still the new folder or, after the swap, the old OUT
- *       ready         part 0 has made the shared files
+ *       folder        inode number of OUT.part. A rename does not change it, so a later run can find out whether
+ *                     OUT.part is still the new folder or, after both were exchanged, the old OUT
+ *       ready         exists once part 0 has created the shared files
  *       journal.<i>   finished items of process i (journal.h)
- *       lock.<i>      held by process i while it runs (flock: a kill releases it)
- *       publish       held by the process that publishes
- *   OUT.old.part    the whole old OUT while it is replaced, on systems that cannot exchange two
- *                   folders atomically; if there is no OUT, it is renamed back
+ *       lock.<i>      locked by process i while it runs (by flock(), so the lock ends with the process)
+ *       publish       locked by the process that publishes
+ *   OUT.old.part    the complete old OUT while it is being replaced, if the file system cannot exchange two folders
+ *                   atomically; if a later run finds it and no OUT, it renames it back
  *   OUT.gone.part   an old OUT that is being removed
- *   OUT.kept        an old OUT in which something foreign appeared while it was being replaced
+ *   OUT.kept        an old OUT in which a foreign file appeared while it was being replaced
  *
- * Only files that replace.h recognizes as ours are removed.
+ * A folder is removed only if replace.h allows it.
  */
 #ifndef SHARDKIT_WRITE_STAGING_H
 #define SHARDKIT_WRITE_STAGING_H
@@ -25,52 +25,58 @@
 #include "libcommon/base/err.h"
 
 struct staging {
-    char *out, *part, *job;     /* OUT, OUT.part, OUT.part.job */
-    bool resumed;               /* continues the work of an earlier run */
-    bool complete;              /* with --resume: OUT exists already, and nothing is left to do */
+    char *out, *part, *job;     /* the paths OUT, OUT.part, OUT.part.job */
+    bool resumed;               /* this run continues the work of an earlier run */
+    bool complete;              /* with --resume: OUT is already complete, so nothing is left to do */
     int lock_fd, publish_fd;
-    char *made;                 /* the topmost parent of OUT that staging_open() created; NULL if none */
-    char *kept;                 /* path of an old OUT that staging_publish() could not remove; or NULL */
+    char *made;                 /* the topmost parent folder of OUT that staging_open() has created; NULL: none */
+    char *kept;                 /* path of an old OUT that staging_publish() could not remove; NULL: none */
 };
 
 struct staging_opts {
-    bool force;                 /* replace OUT, and discard an OUT.part of another job */
+    bool force;                 /* replace OUT if it exists, and discard an OUT.part of another job */
     bool resume;
     int part, n_parts;
     bool (*stopped)(void);
 };
 
 /*
- * Check that OUT can be made. Returns -1 with ERR_USAGE if its path does not end in a name ("x/.."), if it is a file
- * or a symbolic link, if it contains something that a conversion never removes, or if it exists and `force` is not
- * given.
+ * Check that OUT can be created. Returns -1 with ERR_USAGE if its path does not end in a name ("x/.."), if OUT is a
+ * file or a symbolic link, if OUT contains something that a conversion never removes, or if OUT exists and `force` is
+ * false.
  */
 MUST_CHECK int staging_check_out(const char *out, bool force, struct err *e);
-/* If a run was killed between the two renames of a replacement, give the old OUT its name back. */
+/* If a run was killed between the two renames that replace OUT, rename the old OUT back. */
 MUST_CHECK int staging_recover(const char *out, struct err *e);
 /*
- * Check OUT and make (part 0) or join (other parts) the two folders. Returns -1 with ERR_USAGE if OUT exists and
- * neither force nor resume allows it, or if leftovers are in the way, or with ERR_DATA if another process holds the
- * folders. Nothing is changed on failure.
+ * Check OUT. Then create OUT.part and OUT.part.job (part 0), or open the existing ones (other parts). Nothing is
+ * changed on failure. Returns -1 with ERR_USAGE if OUT exists and neither force nor resume allows this, or if folders
+ * of an earlier run prevent it. Returns -1 with ERR_DATA if another process holds the folders.
  */
 MUST_CHECK int staging_open(struct staging *s, const char *out, const char *fingerprint,
                             const struct staging_opts *o, struct err *e);
-/* For part 0: record that the shared files exist. */
+/* Record that the shared files exist. Only called for part 0. */
 MUST_CHECK int staging_ready(struct staging *s, struct err *e);
-/* For the other parts: wait until part 0 has called staging_ready(). */
+/* Wait until part 0 has called staging_ready(). Called for the other parts. */
 MUST_CHECK int staging_wait(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e);
 /*
- * Acquire the right to publish. Returns 1 if acquired, 0 if another process has it or has published already, -1 on
- * error.
+ * Try to become the process that publishes. Returns 1 on success, 0 if another process publishes or has published, -1
+ * on error.
  */
 MUST_CHECK int staging_claim(struct staging *s, struct err *e);
-/* Remove files named NAME.<process>.part, which a killed run was replacing. Called by the process that publishes. */
+/*
+ * Remove temporary files NAME.<process>.part, which were left by a run that was killed while it replaced NAME. Only
+ * called by the process that publishes.
+ */
 MUST_CHECK int staging_sweep(struct staging *s, struct err *e);
-/* Sync the folder, rename it to OUT, and remove the job folder. An old OUT is removed only after the rename. */
+/* Sync OUT.part, rename it to OUT, and remove the job folder. An old OUT is removed only after the rename. */
 MUST_CHECK int staging_publish(struct staging *s, struct err *e);
-/* Remove both folders, whose content is useless. */
+/* Remove OUT.part and OUT.part.job, because their contents are useless. */
 void staging_discard(struct staging *s);
-/* Free the struct; the two folders are kept. Parents of OUT that this run created are removed if they are empty. */
+/*
+ * Free the struct, and keep OUT.part and OUT.part.job. Parent folders of OUT that this run has created are removed if
+ * they are empty.
+ */
 void staging_close(struct staging *s);
 
 #endif
