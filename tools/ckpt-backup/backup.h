@@ -1,7 +1,7 @@
 /*
  * backup.h - declarations shared by the sub-commands of ckpt-backup
  *
- * A sub-command is a function that receives the parsed command line and returns the exit status.
+ * Each sub-command is a function that takes the parsed command line and returns the exit status.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_H
 #define SHARDKIT_CKPT_BACKUP_H
@@ -11,20 +11,20 @@
 
 struct backup {
     struct cli cli;
-    struct cli_words words;     /* all words; the first is the sub-command */
+    struct cli_words words;     /* all words that are not options; the first one is the sub-command */
     const char **arg;           /* the words after the sub-command */
     int n_args;
-    enum backup_form form;      /* the form that copy, tar or weights writes */
-    const char *rules;          /* --rules; NULL if not given */
-    bool apply;                 /* --apply */
-    bool pack;                  /* --pack */
-    bool weights_only;          /* --weights-only */
-    bool any;                   /* --any */
+    enum backup_form form;      /* the form in which copy, tar or weights stores the backup */
+    const char *rules;          /* value of --rules; NULL if it was not given */
+    bool apply;                 /* --apply was given */
+    bool pack;                  /* --pack was given */
+    bool weights_only;          /* --weights-only was given */
+    bool any;                   /* --any was given */
 };
 
 /* ---- options.c ---- */
 
-/* Marks of the tool's own options: the commands that accept them. */
+/* One bit per command. The marks of an option are the commands that accept it. */
 enum {
     CMD_COPY = 1, CMD_TAR = 2, CMD_WEIGHTS = 4, CMD_VERIFY = 8, CMD_RESTORE = 16, CMD_LIST = 32, CMD_PLAN = 64,
     CMD_FORGET = 128,
@@ -35,7 +35,7 @@ int backup_parse(struct backup *b, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
 
-int cmd_copy(struct backup *b);         /* also runs tar and weights */
+int cmd_copy(struct backup *b);         /* also runs the commands tar and weights */
 int cmd_verify_backups(struct backup *b);
 int cmd_restore(struct backup *b);
 int cmd_list(struct backup *b);
@@ -46,16 +46,16 @@ int cmd_forget(struct backup *b);
 
 struct place_opts backup_place_opts(const struct backup *b);
 /*
- * Copy the checkpoint at `path` to the place and print the result. Returns EXIT_OK or EXIT_BAD. newer: the step is
- * newer than the one that `latest` names, so it may still be being written; if it is not complete, that is a warning
- * and not an error.
+ * Copy the checkpoint at `path` to the place, and print the result. Returns EXIT_OK or EXIT_BAD. `newer` is true if the
+ * step is newer than the one that the file `latest` names, so it may still be being written. If such a step is not
+ * complete, this is a warning and not an error.
  */
 int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer);
 /* Print the findings of severity ERROR on stderr, one per line. */
 void backup_print_errors(const struct backup *b, const struct report *r);
-/* Print one line on stderr if the backup is a faithful copy of a checkpoint with errors. */
+/* If the backup is a faithful copy of a checkpoint that has errors, print one line about this on stderr. */
 void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
-/* Format a time as "2026-03-01 12:00" in UTC, or "-" for 0. Returns buf or the constant "-". */
+/* Format a time as "2026-03-01 12:00" in UTC. Returns buf, or the constant "-" if s is 0. */
 const char *backup_time(int64_t s, char buf[24]);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * backup_messages.c - printing and copying that several sub-commands share
- */
+/* backup_messages.c - print messages and make copies, for several sub-commands */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -87,8 +85,8 @@ static void print_copy_preview(struct backup *b, const struct place *p, const st
 }
 
 /*
- * Print a failed copy. Bad data in a step that is newer than `latest` is only a warning and does not change the exit
- * status, because the step may be a save in progress.
+ * Print the error of a failed copy. If the data are bad in a step that is newer than `latest`, print only a warning and
+ * do not change the exit status, because the step may be a save in progress.
  */
 static int put_failed(struct backup *b, bool newer, const struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * cmd_copy.c - copy, tar, weights: one copy to one place, or all copies that are due by the rules
- */
+/* cmd_copy.c - copy, tar, weights: make one copy in one place, or all copies that are due according to the rules */
 #include <stdlib.h>
 
 #include "tools/ckpt-backup/survey.h"
@@ -16,7 +14,7 @@ static int copy_one(struct backup *b)
     return rc;
 }
 
-/* Make every copy that is due by the rules. If a copy fails, the remaining ones are still made. */
+/* Make all copies that are due according to the rules. If one copy fails, the others are still made. */
 static int copy_due(struct backup *b)
 {
     struct survey s;

@@ -1,5 +1,6 @@
 /*
- * cmd_plan.c - the schedule that the rules give for a run: plan prints it, forget carries out its removals
+ * cmd_plan.c - the schedule of a run according to its rules: plan prints it, forget removes the steps that it lists for
+ * removal
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +36,8 @@ static void print_action(const struct backup *b, const struct survey *s, const s
 }
 
 /*
- * Warn if the run's `latest` names no step. A killed save may have left the file empty, or another trainer may name
- * its steps differently.
+ * Warn if the file `latest` of the run does not name a step. A killed save may have left the file empty, or the run's
+ * trainer may name its steps differently.
  */
 static void warn_latest(const struct backup *b, const struct survey *s)
 {
@@ -68,8 +69,8 @@ int cmd_plan(struct backup *b)
 /* ---- removing ---- */
 
 /*
- * Remove a tag folder of the run. Refuses if the folder contains anything that does not belong to a checkpoint. The
- * folder is renamed first, so that no reader can load a half-removed checkpoint.
+ * Remove the folder of a step from the run. Refuses if the folder contains anything that does not belong to a
+ * checkpoint. The folder is renamed first, so that no program can load a checkpoint that is removed only in part.
  */
 static int remove_tag(const char *path, struct err *e)
 {
@@ -86,7 +87,7 @@ static int remove_tag(const char *path, struct err *e)
     return rc;
 }
 
-/* Remove the folders that a killed process had begun to remove. */
+/* Finish to remove the folders that a killed process had begun to remove. */
 static int sweep_run(const struct survey *s, struct err *e)
 {
     int rc = 0;
@@ -97,8 +98,8 @@ static int sweep_run(const struct survey *s, struct err *e)
 }
 
 /*
- * Read a backup again and record the result in its receipt, at most once per backup and process. Returns -1 if the
- * backup cannot be read, is damaged, or is unsound.
+ * Read a backup again, and record the result in its receipt. Each backup is read at most once per process. Returns -1
+ * if the backup cannot be read, is damaged, or is not a sound checkpoint.
  */
 static int verify_backup_once(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
 {
@@ -130,13 +131,13 @@ static int verify_backup_once(struct backup *b, struct survey *s, int place, str
     return rc;
 }
 
-/* Returns true if the held backup has been verified and its receipt is sound. */
+/* Returns true if the backup of this step has been verified, and its receipt records that it is sound. */
 static bool is_sound(const struct survey *s, int place, const struct due_held *h)
 {
     return h->verified && receipt_is_sound(survey_receipt(s, place, h->step, h->form));
 }
 
-/* Return the number of sound steps in the place that are newer than `step`. */
+/* Return the number of steps in the place that are newer than `step` and have a sound backup. */
 static int n_newer(const struct survey *s, int place, int64_t step)
 {
     const struct due_place *p = &s->held[place];
@@ -145,7 +146,8 @@ static int n_newer(const struct survey *s, int place, int64_t step)
     for (int i = 0; i < p->n_held; i++) {
         bool counts = p->held[i].step > step && is_sound(s, place, &p->held[i]);
 
-        for (int k = 0; k < i && counts; k++)           /* a step held in two forms is counted once */
+        for (int k = 0; k < i && counts; k++)           /* count a step once, even if the place has two backups of it
+                                                         * in different forms */
             counts = p->held[k].step != p->held[i].step || !is_sound(s, place, &p->held[k]);
         n += counts;
     }
@@ -153,8 +155,8 @@ static int n_newer(const struct survey *s, int place, int64_t step)
 }
 
 /*
- * Read again the newer backups for which a place gives up a step: as many of the newest ones as keep-last requires.
- * Returns -1 if one of them is not sound, or if there are fewer.
+ * A step may be removed from a place because the place has newer ones. Read these newer backups again, starting with
+ * the newest, as many as keep-last requires. Returns -1 if one of them is not sound, or if there are too few.
  */
 static int read_newer(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
@@ -173,7 +175,7 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
     return -1;
 }
 
-/* Read again the backups that justify a removal and that are recorded as sound. */
+/* A removal is allowed because certain backups are recorded as sound. Read these backups again. */
 static int read_again(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
     for (int p = 0; p < s->rules.n_places; p++)
@@ -200,7 +202,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
     return rc;
 }
 
-/* Remove every step that may be removed. If a removal fails, the remaining steps are still processed. */
+/* Remove every step that may be removed. If a removal fails, continue with the other steps. */
 static int forget_all(struct backup *b, struct survey *s, int *n_done)
 {
     struct err e = {0};

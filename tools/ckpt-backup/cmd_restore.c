@@ -1,6 +1,4 @@
-/*
- * cmd_restore.c - list: print the backups of a place; restore: write one of them to a folder
- */
+/* cmd_restore.c - list: print the backups in a place; restore: write one of them to a folder */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +80,7 @@ static struct receipt *find_receipt(const struct place *p, const struct place_re
     return NULL;
 }
 
-/* Returns true if the folder `dir` is a backup in a place, which has a receipt next to it. */
+/* Returns true if the folder `dir` is a backup in a place: its receipt is then in the place's folder. */
 static bool is_backup(const char *dir)
 {
     char *place = path_parent(dir), *name = path_base(dir);
@@ -111,7 +109,7 @@ static char *nearest_folder(const char *out)
     return real;
 }
 
-/* Refuse an OUT that exists, or that is located inside a backup, where it would be an additional file. */
+/* Refuse an OUT that exists. Also refuse an OUT inside of a backup, because it would be a foreign file there. */
 static int check_out(const char *out, struct err *e)
 {
     struct stat st;
@@ -169,7 +167,7 @@ int cmd_restore(struct backup *b)
     if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
         rec = find_receipt(p, &l, b->arg[1], &e);
     if (!rec) {
-        backup_print_errors(b, r);              /* a damaged receipt may be the reason */
+        backup_print_errors(b, r);              /* the backup may not have been found because its receipt is damaged */
         rc = cli_fail(&b->cli, &e);
     } else if (place_get(p, rec, b->arg[2], &e) < 0) {
         rc = cli_fail(&b->cli, &e);

@@ -1,5 +1,5 @@
 /*
- * cmd_verify_backup.c - verify: read backups, compare them with their receipts, and record the result there
+ * cmd_verify_backup.c - verify: read backups, compare them with their receipts, and record the result in the receipts
  */
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "libcommon/base/text.h"
 #include "tools/ckpt-backup/backup.h"
 
-/* Print the result of verifying one backup. recorded: true if the result has been written to the backup's receipt. */
+/* Print the result of verifying one backup. `recorded` is true if the result has been written to the receipt. */
 static void print_verified_backup(struct backup *b, const struct place *p, const struct receipt *rec,
                                   const struct report *r, bool recorded)
 {
@@ -34,8 +34,8 @@ static int verify_backup(struct backup *b, struct place *p, struct receipt *rec,
     int rc = place_check(p, rec, r, e);
 
     /*
-     * The place is not locked while the backup is read, so that nightly copies need not wait for a verify that runs for
-     * days.
+     * The place is not locked while the backup is read. Otherwise nightly copies would have to wait for a verify that
+     * may take days.
      */
     if (rc == 0)
         rc = place_record_result(p, rec, report_count(r, SEV_ERROR) == 0, e);

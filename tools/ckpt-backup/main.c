@@ -1,6 +1,4 @@
-/*
- * ckpt-backup - verified copies of checkpoints, kept by rules
- */
+/* ckpt-backup - make verified copies of checkpoints, and keep them according to rules */
 #include <stdlib.h>
 
 #include "tools/ckpt-backup/backup.h"
@@ -32,10 +30,11 @@ static int run_backup_command(struct backup *b)
     if (which < 0)
         return EXIT_USAGE;
     is = cmd->is;
-    if (b->rules)                       /* with --rules, the only argument is a RUN */
+    if (b->rules)                       /* with --rules, the only argument is the folder of a run */
         is.min_args = is.max_args = 1;
     else if (is.mark & (CMD_PLAN | CMD_FORGET))
-        is.min_args = is.max_args + 1;  /* these commands need --rules: make any count an error */
+        is.min_args = is.max_args + 1;  /* these commands do not work without --rules: any number of arguments is an
+                                         * error */
     if (cli_words_check(&b->cli, &b->words, 1, &is))
         return EXIT_USAGE;
     b->arg = b->words.word + 1;

@@ -1,6 +1,4 @@
-/*
- * survey.c - inspect a run and its places
- */
+/* survey.c - find the checkpoints in a run and its places, and make the schedule */
 #include "tools/ckpt-backup/survey.h"
 
 #include <dirent.h>
@@ -34,8 +32,8 @@ static int by_step_number(const void *a, const void *b)
 }
 
 /*
- * Returns true if `name` is the tag folder of a step. global_step01 would be the same step as global_step1, so only
- * the spelling that survey_tag_path() makes is accepted.
+ * Returns true if `name` is the name of a step's folder. Only the spelling that survey_tag_path() makes is accepted,
+ * because global_step01 would be the same step as global_step1.
  */
 static bool is_survey_tag(const struct survey *s, const char *name)
 {
@@ -49,9 +47,7 @@ static bool is_survey_tag(const struct survey *s, const char *name)
     return yes;
 }
 
-/*
- * Record the path of a folder such as "global_step1000.gone.part", whose removal a killed process has left unfinished.
- */
+/* Record the path of a folder such as "global_step1000.gone.part", which a killed process had begun to remove. */
 static void add_gone(struct survey *s, const char *name)
 {
     char *tag = str_fmt("%.*s", (int)(strlen(name) - strlen(GONE)), name);
@@ -89,8 +85,8 @@ static int list_run(struct survey *s, struct err *e)
 /* ---- places ---- */
 
 /*
- * Refuse a place that does not give a second copy. A place inside a step's folder would be removed with the step. A
- * place that is the run's own folder, or the same folder as another place, holds no additional copy.
+ * Refuse a place that does not hold a separate copy. A place inside the folder of a step would be removed together with
+ * the step. A place that is the run's own folder, or the same folder as another place, is not an additional copy.
  */
 static int check_apart(const struct survey *s, int place, struct err *e)
 {
@@ -118,13 +114,15 @@ static int check_apart(const struct survey *s, int place, struct err *e)
 }
 
 /*
- * The standing of a place's backup of a step, compared with the same step in the run and in the places listed before
- * this one.
+ * How a place's backup of a step compares with the same step in the run and in the places that are listed before this
+ * place.
  */
 enum standing {
-    STANDING_COPY,              /* a separate copy, or the only one left because the step is not in the run any more */
-    STANDING_OTHER,             /* the run's files of this step have changed since */
-    STANDING_SHARED,            /* a file of the backup has the inode of a file in *with */
+    STANDING_COPY,              /* a separate copy; also if the step is no longer in the run, so that it may be the
+                                 * only copy */
+    STANDING_OTHER,             /* the files of this step in the run have changed since the backup was made */
+    STANDING_SHARED,            /* a file of the backup has the same inode as a file in *with, so it is not a
+                                 * separate copy */
 };
 
 static enum standing compare_with_run(const struct survey *s, const struct receipt *rec, const struct file_ids *ids)
@@ -166,8 +164,8 @@ static bool shares_with_place(const struct survey *s, int place, int64_t step, c
 }
 
 /*
- * Compare a backup with the run and the earlier places. With STANDING_SHARED, *with is set to the place that shares an
- * inode with the backup, or to DUE_RUN.
+ * Compare a backup with the run and with the places before it. If the result is STANDING_SHARED, *with is set to the
+ * place that shares an inode with the backup, or to DUE_RUN.
  */
 static enum standing classify_backup_standing(const struct survey *s, int place, const struct receipt *rec, int *with)
 {
@@ -272,8 +270,8 @@ static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
 }
 
 /*
- * Refuse a folder that cannot be recognised as a run's: it has neither a step nor `latest`, and no place holds a
- * backup. The schedule of such a folder would be empty, as if every copy had been made.
+ * Refuse a folder that does not look like that of a run: it has neither a step nor a file `latest`, and no place has a
+ * backup of it. Its schedule would be empty, as if all copies had been made.
  */
 static int check_is_run(const struct survey *s, struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * survey.h - a run, its rules and its places: the checkpoints that exist, and the schedule made from them
- */
+/* survey.h - the checkpoints that exist in a run and in its places, and the schedule that follows from the rules */
 #ifndef SHARDKIT_CKPT_BACKUP_SURVEY_H
 #define SHARDKIT_CKPT_BACKUP_SURVEY_H
 
@@ -10,9 +8,9 @@
 struct survey {
     const char *run;
     struct rules rules;
-    int64_t *step;              /* steps of the run, ascending */
+    int64_t *step;              /* steps in the run's folder, ascending */
     int n_steps, cap_steps;
-    char **gone;                /* folders that a killed run was removing */
+    char **gone;                /* paths of the folders that a killed process had begun to remove */
     int n_gone, cap_gone;
     int64_t latest;
     struct place **place;       /* [rules.n_places]; NULL if the place cannot be reached */
@@ -20,30 +18,30 @@ struct survey {
     struct due_place *held;
     struct due_action *action;
     int n_actions;
-    /* true if a place cannot be reached, or a receipt in it is damaged; the error has been printed on stderr */
+    /* a place cannot be reached, or a receipt in it is damaged; the error has been printed on stderr */
     bool incomplete;
 };
 
 /*
- * Read the rules, inspect the run's folder and each place, and make the schedule. With `lock`, each place is locked
- * against other writers until survey_close(). If a place cannot be reached, prints an error on stderr and continues
- * with the others.
+ * Read the rules, inspect the run's folder and each place, and make the schedule. If `lock` is true, each place is
+ * locked until survey_close(), so that no other process changes it. If a place cannot be reached, an error is printed
+ * on stderr, and the other places are still inspected.
  */
 MUST_CHECK int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e);
 void survey_close(struct survey *s);
-/* Warn if the run has steps newer than the one that `latest` names. */
+/* Print a warning if the run has steps that are newer than the one that the file `latest` names. */
 void survey_warn_newer(const struct survey *s, const struct backup *b);
 /*
- * Check a step once more just before it is removed from the run, because time has passed since survey_open(). Returns
- * -1 with ERR_DATA if `latest` names this step now or names none, or if the step was saved again, so that a place no
- * longer holds a copy of it.
+ * Check a step again just before it is removed from the run, because time has passed since survey_open(). Returns -1
+ * with ERR_DATA if the file `latest` now names this step or no step, or if the step was saved again, so that a place no
+ * longer has a copy of it.
  */
 MUST_CHECK int survey_check_step(const struct survey *s, int64_t step, struct err *e);
-/* Return the path of a step's tag folder in the run. Caller frees. */
+/* Return the path of the step's folder in the run. The caller frees it. */
 char *survey_tag_path(const struct survey *s, int64_t step);
-/* Return the path of the place, or of the run if `place` is DUE_RUN. */
+/* Return the path of the place, or, if `place` is DUE_RUN, of the run's folder. */
 const char *survey_where(const struct survey *s, int place);
-/* Return the receipt of the backup of `step` in a place, in that form, or NULL if there is none. */
+/* Return the receipt of the backup of `step` in this place and form, or NULL if there is none. */
 const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form);
 
 #endif

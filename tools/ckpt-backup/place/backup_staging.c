@@ -1,6 +1,4 @@
-/*
- * backup_staging.c - the renames of a publication, in an order that is safe if the process is killed
- */
+/* backup_staging.c - publish a backup by renames, in an order that is safe if the process is killed */
 #include "tools/ckpt-backup/place/backup_staging.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /*
- * backup_verdict.c - use the bytes that verify reads for the receipt's sums as well
+ * backup_verdict.c - check a backup with verify, and use the CRCs that verify computes to compare the bytes with the
+ * receipt
  */
 #include "tools/ckpt-backup/place/backup_verdict.h"
 
@@ -13,12 +14,12 @@
 #include "tools/ckpt-backup/place/packing.h"
 
 /*
- * The minimum length in bytes of a run whose sum from verify is used. Shorter runs are read again together with their
- * surroundings.
+ * Minimum length in bytes of a run whose CRC is taken from verify. Shorter runs are read again, together with the bytes
+ * around them.
  */
 enum { KNOWN_MIN_BYTES = 64 << 10 };
 
-/* A file on disk whose sum is computed: one of the receipt's files, or the .tar. */
+/* A file on disk whose CRC is computed. It is one of the files in the receipt, or the .tar. */
 struct summed_file {
     char *path;
     uint64_t size_bytes;
@@ -61,7 +62,9 @@ static void summed_files_free(struct summed_file *part, int n)
 
 /* ---- verify ---- */
 
-/* Return the text of the finding. If it begins with `path`, that is replaced by `shown`. Caller frees. */
+/*
+ * Return the text of the finding. If the text begins with `path`, `path` is replaced by `shown`. The caller frees it.
+ */
 static char *text_of(const struct finding *f, const char *path, const char *shown)
 {
     char *text = finding_text(f), *renamed;
@@ -101,7 +104,7 @@ static int run_verify(const struct place_opts *o, struct receipt *rec, const cha
 
 /* ---- bytes that verify did not read ---- */
 
-/* Return the index of the first run with that path, or the index where such a run would be inserted. */
+/* Return the index of the first run of the file `path`, or the index at which it would be inserted. */
 static int find_first_verify_run(const struct verify_runs *l, const char *path)
 {
     int from = 0, to = l->n;
@@ -123,7 +126,10 @@ static void add_gap_run(struct transfer *t, const struct summed_file *part, uint
         transfer_add(t, xstrdup(part->path), NULL, end - at)->from_at = at;
 }
 
-/* Add the runs whose sums are known to the sum of the part, and make the gaps between them runs of `t`. */
+/*
+ * Add the runs whose CRCs verify has computed to the CRC of the file. The bytes between these runs become runs of t,
+ * which must be read.
+ */
 static void cut_part(struct transfer *t, struct summed_file *part, const struct verify_runs *known)
 {
     uint64_t at = 0;
@@ -142,8 +148,8 @@ static void cut_part(struct transfer *t, struct summed_file *part, const struct 
 }
 
 /*
- * Compute the sums of the parts. With `known`, reads only the gaps; with NULL, reads everything and compares the CRCs
- * that .pt files store for their records.
+ * Compute the CRCs of the files. If `known` is not NULL, only bytes that are not in its runs are read. If it is NULL,
+ * all bytes are read, and the CRCs that .pt files store for their records are compared.
  */
 static int sum_parts(const struct place_opts *o, struct summed_file *part, int n, const struct verify_runs *known,
                      struct err *e)
@@ -153,7 +159,7 @@ static int sum_parts(const struct place_opts *o, struct summed_file *part, int n
     int *end = xcalloc((size_t)n + 1, sizeof *end), rc;
 
     if (known)
-        to.progress = PROGRESS_NEVER;   /* only a few bytes */
+        to.progress = PROGRESS_NEVER;   /* only a few bytes are read */
     for (int i = 0; i < n; i++) {
         if (known)
             cut_part(&t, &part[i], known);
@@ -170,7 +176,7 @@ static int sum_parts(const struct place_opts *o, struct summed_file *part, int n
     return rc;
 }
 
-/* ---- comparing the bytes only ---- */
+/* ---- comparing only the bytes ---- */
 
 static void add_crc_run(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
 {
@@ -209,7 +215,7 @@ static bool same_sums(const struct receipt *rec, const struct summed_file *part)
     return same;
 }
 
-/* Returns 1 if all bytes match the receipt and verify found no error, 0 if either is not the case, -1 on error. */
+/* Returns 1 if all bytes match the receipt and verify has found no error, 0 if not, -1 on error. */
 static int compare_sound(const struct place_opts *o, struct receipt *rec, const char *path, const char *shown,
                          struct err *e)
 {
@@ -240,7 +246,10 @@ int verdict_compare(const struct place_opts *o, struct receipt *rec, const char 
         return 0;
     if (rc < 0 && e->kind != ERR_DATA)
         return -1;
-    /* A file has become shorter. Ignore the error here: the plain reading below reports the file by name. */
+    /*
+     * A file has become shorter. This error is ignored here, because verdict_bytes() reads the file again and reports
+     * it by name.
+     */
     err_clear(e);
     rc = verdict_bytes(o, rec, path, r, e);
     if (rc < 0 || (r && report_count(r, SEV_ERROR) > before))
@@ -262,8 +271,8 @@ int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *fol
     int rc = any ? 0 : run_verify(o, rec, folder, folder, &known, e);
 
     /*
-     * All bytes are read again if a stored CRC is wrong, since the known sums of verify are the stored CRCs, and where
-     * nothing is verified.
+     * All bytes are read again in two cases: nothing was verified, or a stored CRC is wrong. In the second case the
+     * CRCs from verify cannot be used, because they are the stored CRCs.
      */
     if (rc == 0)
         rc = sum_parts(o, part, rec->n_files, any || rec->unsound ? NULL : &known, e);

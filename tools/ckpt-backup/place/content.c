@@ -1,6 +1,4 @@
-/*
- * content.c - list the files of a tag, and run the inexpensive checks of verify
- */
+/* content.c - list the files of a checkpoint, and run those checks of verify that take little time */
 #include "tools/ckpt-backup/place/content.h"
 
 #include <dirent.h>
@@ -45,8 +43,8 @@ static int add_content_file(struct listing *l, const char *name, const struct st
 }
 
 /*
- * Add a file or folder to the list. Symbolic links are followed: a backup that consists of links to its source would be
- * no backup.
+ * Add a file or folder to the list. Symbolic links are followed, because a backup that consists of links to its source
+ * would not be a copy.
  */
 static int add_content_entry(struct listing *l, const char *name, int depth, struct err *e)
 {
@@ -104,7 +102,7 @@ static int by_content_file_name(const void *a, const void *b)
     return strcmp(((const struct content_file *)a)->name, ((const struct content_file *)b)->name);
 }
 
-/* ---- checks that the tag is whole ---- */
+/* ---- checks that the checkpoint is complete ---- */
 
 int64_t content_latest(const char *run_folder)
 {
@@ -124,8 +122,8 @@ int64_t content_latest(const char *run_folder)
 }
 
 /*
- * Returns true if the step is newer than the one that `latest` names. Trainers write the tag folder first, then
- * `latest`.
+ * Returns true if the step is newer than the one that the file `latest` names. Trainers write `latest` after the folder
+ * of the step.
  */
 static bool is_newer_than_latest(const struct content *c)
 {
@@ -153,7 +151,7 @@ static void check_content_containers(struct source *s, struct report *r)
 
         if (z && zip_check_container(z, s->files, s->file[i].file, r, &e) < 0)
             report_add_err(r, "read", &e);
-        zip_close(z);                   /* source_open() has reported files that cannot be opened */
+        zip_close(z);                   /* files that cannot be opened have been reported by source_open() */
     }
 }
 
@@ -178,7 +176,7 @@ static bool is_optimizer(const struct source *s, const char *name)
     return f && f->cls == FILE_OPTIMIZER;
 }
 
-/* Remove the files that the form leaves out. */
+/* Remove the files from the list that a backup of this form does not contain. */
 static void choose_files(struct content *c, const struct source *s, enum backup_form form)
 {
     int n = 0;
@@ -265,7 +263,7 @@ out:
     return rc;
 }
 
-/* List the files of any folder. The name of the folder gives the backup its name. */
+/* List the files of a folder that need not be a checkpoint. The backup gets the name of the folder. */
 static int list_any_folder(struct content *c, const char *path, struct err *e)
 {
     char *folder = realpath(path, NULL);

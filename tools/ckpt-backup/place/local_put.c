@@ -1,9 +1,9 @@
 /*
- * local_put.c - copy a checkpoint into a folder of backups, and restore it
+ * local_put.c - copy a checkpoint into a folder of backups, and restore a backup from there
  *
- * Both work in these phases: open or resume a stage (stage.h); create its files with their lengths; move the bytes
- * with the executor, while the journal records what is on disk; read everything back from the disk and compare it
- * with what was read from the source; then write the receipt, rename to the final name, and update `latest`.
+ * Both have these phases: open or resume a stage (backup_staging.h); create its files with their lengths; copy the
+ * bytes with the executor, while the journal records what is on disk; read everything back from the disk, and compare
+ * it with what was read from the source; write the receipt, rename the stage to its final name, and update `latest`.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,10 @@
 #include "tools/ckpt-backup/place/tar.h"
 #include "tools/ckpt-backup/place/backup_verdict.h"
 
-/* Check that the file system of `folder` has `bytes` free bytes. If not, ERR_SYS reports the free space. */
+/*
+ * Check that the file system of `folder` has `bytes` free bytes. If not, returns -1 with ERR_SYS, which reports the
+ * free space.
+ */
 static int local_room(const char *folder, uint64_t bytes, struct err *e)
 {
     struct statvfs v;
@@ -51,7 +54,7 @@ static uint64_t bytes_on_disk(const char *path)
 
 /* ---- a folder ---- */
 
-/* Make the folders that contain the file. */
+/* Create the folders that contain the file. */
 static int make_parents(const char *path, struct err *e)
 {
     char *parent = path_parent(path);
@@ -61,7 +64,7 @@ static int make_parents(const char *path, struct err *e)
     return rc;
 }
 
-/* Create every file with its final length, so that a lack of space is found before the first byte is copied. */
+/* Create every file with its final length. If the disk has too little space, this fails before any byte is copied. */
 static int reserve_files(const struct receipt *rec, const char *part, bool resumed, struct err *e)
 {
     uint64_t needed = 0, there = 0;
@@ -132,8 +135,8 @@ static int reserve_tar(const struct tar *t, const char *part, bool resumed, stru
 /* ---- moving ---- */
 
 /*
- * Copy all files of the receipt from below `from` into the stage, which is a folder or a .tar. Sets the CRCs in the
- * receipt.
+ * Copy all files of the receipt from the folder `from` into the stage, which is a folder or a .tar. Sets the CRCs in
+ * the receipt.
  */
 static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct backup_stage *s,
                       uint64_t *moved, struct err *e)
@@ -174,8 +177,8 @@ static char *content_fingerprint(const struct content *c, enum backup_form form)
 }
 
 /*
- * Make `latest` name this backup, if it is newer and sound. `latest` never names an older step than before, or a backup
- * that is not complete and sound.
+ * If this backup is newer than the step that the file `latest` names, and is sound, make `latest` name this backup.
+ * `latest` must never go back to an older step, and never name a backup that is not complete and sound.
  */
 static int advance_local_latest(const struct place *p, const struct receipt *rec, struct err *e)
 {
@@ -194,8 +197,8 @@ static int advance_local_latest(const struct place *p, const struct receipt *rec
 }
 
 /*
- * Refuse a backup folder that contains files that the backup does not list. The folder neither counts as a backup nor
- * is replaced.
+ * Refuse a backup folder that contains files which the backup does not list. Such a folder does not count as a backup
+ * and must not be replaced.
  */
 static int refuse_local_foreign(const struct receipt *rec, const char *final, struct err *e)
 {
@@ -208,7 +211,7 @@ static int refuse_local_foreign(const struct receipt *rec, const char *final, st
     return found ? -1 : 0;
 }
 
-/* Copy the source's bytes into the stage, and set their sums in the receipt. */
+/* Copy the bytes of the source into the stage, and set their sums in the receipt. */
 static int copy_content_to_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                                  struct place_put *out, struct err *e)
 {
@@ -233,8 +236,8 @@ static int copy_content_to_stage(struct place *p, const struct content *c, struc
 }
 
 /*
- * Read the stage back and check that its bytes are those of the source. Stores the result of verify in rec->checked and
- * rec->unsound.
+ * Read the stage back, and check that its bytes are those of the source. The result of verify is stored in rec->checked
+ * and rec->unsound.
  */
 static int read_back_stage(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
                            struct err *e)
@@ -244,7 +247,7 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
 
     if (receipt_reads_in_place(rec))
         return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
-    folder.form = FORM_WHOLE;           /* The source is verified instead. */
+    folder.form = FORM_WHOLE;           /* the source, which is a folder, is verified instead */
     rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
     if (rc == 0 && (rc = content_unchanged(c, e)) == 0 && rec->form != FORM_ANY)
         rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);
@@ -254,8 +257,8 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
 }
 
 /*
- * Do all steps between opening the stage and publishing the backup: copy, read back, check that the source did not
- * change.
+ * Do all steps between opening the stage and publishing the backup: copy the bytes, read them back, and check that the
+ * source did not change meanwhile.
  */
 static int build_local_backup(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                               struct place_put *out, struct err *e)
@@ -264,7 +267,10 @@ static int build_local_backup(struct place *p, const struct content *c, struct r
         content_unchanged(c, e) < 0 || content_finished(c, rec, e) < 0 ||
         (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
         return -1;
-    /* The receipt is marked as sound only now, so that it never exists together with the older backup. */
+    /*
+     * The receipt is marked as sound only now. A receipt with this mark thus never exists together with the older
+     * backup.
+     */
     rec->intact = true;
     rec->verified_s = (int64_t)clock_wall_s();
     if (refuse_local_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
@@ -274,8 +280,8 @@ static int build_local_backup(struct place *p, const struct content *c, struct r
 }
 
 /*
- * Refuse a backup that shares inodes with the source. A hard link to the source, or a mount of it, would be lost with
- * the source.
+ * Refuse a backup that shares inodes with the source: if it consists of hard links to the source, or is a mount of it,
+ * it would be lost together with the source.
  */
 static int refuse_shared(const struct place *p, const struct receipt *rec, const struct content *c, struct err *e)
 {
@@ -294,8 +300,8 @@ static int refuse_shared(const struct place *p, const struct receipt *rec, const
 }
 
 /*
- * Check that the existing backup holds the bytes of the source. If the times differ, all bytes are compared, and the
- * new times are stored in the receipt.
+ * Check that the existing backup has the same bytes as the source. If the times differ, all bytes are compared. The new
+ * times are then stored in the receipt.
  */
 static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
 {
@@ -307,8 +313,8 @@ static int holds_same(struct place *p, struct receipt *rec, const struct content
 }
 
 /*
- * Check for an existing backup with this name. Returns 1 if the backup exists already, 0 if it must be made, -1 on
- * error. damaged: true if the backup has a receipt that cannot be read.
+ * Check whether a backup of this name exists. Returns 1 if the backup already exists, 0 if it must be made, -1 on
+ * error. `damaged` is true if the backup has a receipt that cannot be parsed.
  */
 static int inspect_existing_backup(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
                                    const char *final, struct err *e)
@@ -318,7 +324,7 @@ static int inspect_existing_backup(struct place *p, const struct content *c, str
     int rc = 0;
 
     if (lstat(final, &st) < 0) {
-        ;                               /* absent or unfinished */
+        ;                               /* the backup does not exist or is unfinished */
     } else if (!rec && !damaged) {
         err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
                   RECEIPT_FOLDER);
@@ -343,7 +349,10 @@ static int put_new_local_backup(struct place *p, const struct content *c, struct
 
     if (rc == 0) {
         rc = build_local_backup(p, c, out->receipt, &s, out, e);
-        /* Discard the stage if its bytes are wrong or it is an unfinished packed file: neither can be resumed. */
+        /*
+         * Discard the stage in two cases in which it cannot be resumed: its bytes are wrong, or it is an unfinished
+         * packed file.
+         */
         if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
             stage_discard(&s);
         stage_close(&s);
@@ -361,13 +370,13 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
     int rc;
 
     if (damaged)
-        err_clear(e);                   /* the content of a damaged receipt does not matter */
+        err_clear(e);                   /* what a damaged receipt contains does not matter */
     rc = e->kind != ERR_NONE ? -1 : inspect_existing_backup(p, c, old, damaged, final, e);
     if (rc > 0) {
         out->there_already = true;
         out->receipt = old;
         old = NULL;
-        /* The process that made the existing backup may have been killed before it updated `latest`. */
+        /* The process that made the existing backup may have been killed before it updated the file `latest`. */
         rc = stage_sweep(final, job, e) < 0 ? -1 : advance_local_latest(p, out->receipt, e);
     } else if (rc == 0) {
         out->receipt = place_new_receipt(c, form);
@@ -382,7 +391,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
 /* ---- get ---- */
 
-/* Copy the bytes of a backup, in any form, into the stage's files. */
+/* Restore the bytes of a backup, which may have any form, into the files of the stage. */
 static int restore_backup_bytes(const struct place *p, const struct receipt *rec, const struct backup_stage *s,
                                 struct err *e)
 {
@@ -414,7 +423,7 @@ static int restore_local_backup(const struct place *p, const struct receipt *rec
     struct receipt folder = *rec;
     int rc = reserve_files(rec, s->part, s->resumed, e);
 
-    folder.form = FORM_WHOLE;           /* the output is a folder in any case */
+    folder.form = FORM_WHOLE;           /* the result is a folder, whatever the form of the backup is */
     if (rc == 0)
         rc = restore_backup_bytes(p, rec, s, e);
     if (rc == 0)

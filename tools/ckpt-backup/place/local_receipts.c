@@ -1,6 +1,4 @@
-/*
- * local_receipts.c - receipts in a folder of backups, and the comparison of the files with them
- */
+/* local_receipts.c - receipts in a folder of backups, and the comparison of the files of a backup with its receipt */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -70,7 +68,7 @@ static bool check_backup_file(const char *path, uint64_t size_bytes, struct repo
     return false;
 }
 
-/* Returns false and adds a finding if the folder, or a folder inside the backup, is a symbolic link. */
+/* If the folder, which is a backup or a folder inside of one, is a symbolic link, adds a finding and returns false. */
 static bool check_backup_folder(const char *path, struct report *r)
 {
     struct stat st;
@@ -81,7 +79,10 @@ static bool check_backup_folder(const char *path, struct report *r)
     return !link;
 }
 
-/* Check the folders in a file's name. Folders that the previous name contains as well have already been checked. */
+/*
+ * Check the folders in the name of a file. Folders that are also in the name of the previous file (`before`) have
+ * already been checked.
+ */
 static bool check_parent_folders(const char *top, const char *name, const char *before, struct report *r)
 {
     bool well = true;
@@ -104,7 +105,7 @@ void local_check_files(const struct place *p, const struct receipt *rec, struct 
     char *top = path_join(p->path, rec->name), *foreign = NULL;
     bool well = receipt_is_file(rec->form) ? check_backup_file(top, rec->size_bytes, r) : check_backup_folder(top, r);
 
-    /* Stop at the first fault: if one file is missing, all others may be, too, and one line suffices. */
+    /* Stop at the first fault. If one file is missing, all others may be missing, too, and one finding is enough. */
     for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 

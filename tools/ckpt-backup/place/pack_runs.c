@@ -1,10 +1,10 @@
 /*
- * pack_runs.c - convert tensor maps to runs of numbers and predictions
+ * pack_runs.c - derive from tensor maps which bytes of files are numbers, and from which bytes they can be predicted
  *
- * A parameter's map lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k of
- * the masters hold the same elements, so walking both in parallel shows which bytes were rounded to which. Bytes that
- * serve as a reference are not themselves predicted: tied and replicated copies are all predicted from the first
- * copy.
+ * The map of a parameter lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k
+ * of the fp32 masters hold the same elements, so both are processed in parallel to find from which bytes of the masters
+ * the bytes of the weights were rounded. Bytes from which others are predicted are not predicted themselves: all tied
+ * and replicated copies are predicted from the first copy.
  */
 #include "tools/ckpt-backup/place/pack_runs.h"
 
@@ -17,8 +17,8 @@
 #include "libcommon/layout/layouts.h"
 
 /*
- * Minimum length in bytes of a predicted piece. For shorter pieces, the description of the reference costs more than it
- * saves.
+ * Minimum length in bytes of a predicted piece. For shorter pieces, the list of references needs more space than the
+ * prediction saves.
  */
 enum { GUESS_MIN_BYTES = 512 };
 
@@ -26,11 +26,11 @@ struct maker {
     struct pack_index *x;
     struct pack_records *records;
     const struct source *s;
-    int *content_file;          /* [files of s]: index of the file in the content, or -1 */
-    /* runs of bytes with one type, in the order in which they were found; they overlap where maps overlap */
+    int *content_file;          /* [number of files of s]: index of the file in the content, or -1 */
+    /* Runs of bytes of one type, in the order in which they were found. If maps overlap, the runs overlap. */
     struct pack_run *span;
     int n_spans, cap_spans;
-    uint64_t *cut;              /* cuts of the current file, ascending */
+    uint64_t *cut;              /* offsets in the current file at which a run must end, in ascending order */
     int n_cuts, cap_cuts;
 };
 
@@ -61,7 +61,7 @@ static struct pack_run *add_span(struct maker *m, const struct extent *x, enum d
     return &m->span[m->n_spans++];
 }
 
-/* Set the references of the span to bytes [from, from + len) of the slice. */
+/* Make the span refer to bytes [from, from + len) of the slice. */
 static void refer(struct maker *m, struct pack_run *span, const struct tmap_slice *slice, uint64_t from, uint64_t len)
 {
     struct pack_index *x = m->x;
@@ -92,8 +92,8 @@ static enum pack_guess guess_of(enum dtype to, enum dtype from)
 }
 
 /*
- * Add a span for each extent of the slice. If `from` is not NULL, the values are predicted element by element from the
- * slice `from`, whose type is `from_dtype`.
+ * Add a span for each extent of the slice. If `from` is not NULL, the values are predicted element by element from that
+ * slice, whose type is `from_dtype`.
  */
 static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enum dtype dtype,
                             const struct tmap_slice *from, enum dtype from_dtype)
@@ -102,7 +102,8 @@ static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enu
     uint64_t at = 0;
 
     /*
-     * A slice with a window skips bytes of its extents, so the position of an element cannot be computed by counting.
+     * A slice with a window skips some bytes of its extents, so the offset of an element cannot be computed from its
+     * index. Such a slice is not predicted.
      */
     if (guess != PACK_NO_GUESS &&
         (slice->window_row || from->window_row || from->len != guess_ref_bytes(guess, slice->len)))
@@ -120,8 +121,8 @@ static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enu
 }
 
 /*
- * Add the spans of all slices of a map, predicted from the map `from`. With `from` NULL, only a replicated map has
- * predictions: its first slice predicts the others.
+ * Add the spans of all slices of a map, which are predicted from the map `from`. If `from` is NULL, there are
+ * predictions only if the map has replicas: all slices are predicted from the first one.
  */
 static void add_map_spans(struct maker *m, const struct tmap *map, const struct tmap *from)
 {
@@ -162,7 +163,10 @@ static int by_pack_run_place(const void *va, const void *vb)
     return (a->n_refs > b->n_refs) - (a->n_refs < b->n_refs);
 }
 
-/* Append a run. It is merged into the last run if both have numbers of the same kind and no cut separates them. */
+/*
+ * Append a run. If the last run has numbers of the same kind and ends where this one begins, without a cut between
+ * them, it is extended instead.
+ */
 static void append_pack_run(struct maker *m, struct pack_run r, bool cut)
 {
     struct pack_index *x = m->x;
@@ -179,7 +183,7 @@ static void append_pack_run(struct maker *m, struct pack_run r, bool cut)
     x->run[x->n_runs++] = r;
 }
 
-/* Append a run in pieces, so that no piece contains a cut. Pieces that end at a cut are not predicted. */
+/* Append a run. If there are cuts inside it, it is split at them. A piece that ends at a cut is not predicted. */
 static void put_cut(struct maker *m, struct pack_run r, int *cut)
 {
     while (r.len > 0) {
@@ -200,8 +204,8 @@ static void put_cut(struct maker *m, struct pack_run r, int *cut)
 }
 
 /*
- * Make runs for all bytes of a file: its spans, from index `i` on, and the gaps between them. Returns the index of
- * the first span of the next file.
+ * Make runs for all bytes of a file: for its spans, from index `i` on, and for the bytes between them. Returns the
+ * index of the first span of the next file.
  */
 static int fill_file(struct maker *m, int file, int i)
 {
@@ -212,7 +216,7 @@ static int fill_file(struct maker *m, int file, int i)
         struct pack_run r = m->span[i];
 
         if (r.at + r.len <= at || r.at >= size || r.len > size - r.at)
-            continue;                   /* already covered, or out of range */
+            continue;                   /* an earlier span covers it, or it is outside of the file */
         if (r.at < at) {
             r.len -= at - r.at;
             r.at = at;
@@ -249,7 +253,7 @@ static void add_pack_record(struct maker *m, int file, const struct zip_entry *z
     m->cut[m->n_cuts++] = z->at + z->size;
 }
 
-/* Find where the records of a .pt begin and end. */
+/* Find the offsets at which the records of a .pt file begin and end. */
 static void find_cuts(struct maker *m, const struct content *c, int file)
 {
     char *path = path_join(c->path, c->file[file].name);

@@ -1,6 +1,4 @@
-/*
- * packing.c - write, check and restore packed files as a receipt describes them
- */
+/* packing.c - write, check and restore a packed file that a receipt describes */
 #include "tools/ckpt-backup/place/packing.h"
 
 #include <fcntl.h>
@@ -20,7 +18,7 @@ static struct pack_opts pack_opts(const struct place_opts *o, const struct recei
                                .progress = progress_new(what, receipt_raw_bytes(rec), o->progress) };
 }
 
-/* Compare the CRCs of the bytes read with the CRCs that the .pt files store for their records. */
+/* Compare the CRCs of the bytes that were packed with the CRCs that the .pt files store for their records. */
 static int check_pack_record_crcs(const struct pack_index *x, const struct pack_records *l, const char *folder,
                                   struct err *e)
 {
@@ -70,8 +68,8 @@ out:
 }
 
 /*
- * Check that the packed file is the one that the receipt describes. Returns -1 with ERR_DATA if not, even if the file
- * is sound.
+ * Check that the packed file is the one that the receipt describes. Otherwise returns -1 with ERR_DATA, even if the
+ * file is sound.
  */
 static int check_same(const struct pack *p, const struct receipt *rec, const char *path, struct err *e)
 {
@@ -89,8 +87,8 @@ static int check_same(const struct pack *p, const struct receipt *rec, const cha
 }
 
 /*
- * Open a packed file and drop it from the page cache, so that it is read from the disk: recently written bytes would
- * come from memory and prove nothing.
+ * Open a packed file after removing it from the page cache, so that it is read from the disk. Bytes that were just
+ * written would otherwise come from memory, and reading them would prove nothing.
  */
 static struct pack *open_cold(const char *path, const struct receipt *rec, struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * place.c - open a place by its path, and dispatch to the implementation of its kind
- */
+/* place.c - open a place by its path, and call the functions of its kind */
 #include "tools/ckpt-backup/place/place.h"
 
 #include <errno.h>
@@ -14,8 +12,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Check that the folder of a place exists or, with `create`, that it can be made. Its parent must exist and is never
- * made: a new parent would conceal that a disk is not mounted.
+ * Check that the folder of a place exists. If `create` is true, it need not exist, but its parent must. The parent is
+ * never created, because a new parent would hide that a disk is not mounted.
  */
 static int check_folder(const char *path, bool create, struct err *e)
 {
@@ -85,7 +83,10 @@ int place_lock(struct place *p, struct err *e)
     return p->lock_fd >= 0 ? 0 : p->ops->lock(p, e);
 }
 
-/* Call place_lock() until no other process holds the lock. Returns -1 on any other error or when stopped. */
+/*
+ * Call place_lock() until no other process holds the lock. Returns -1 if it fails otherwise, or if p->o.stopped()
+ * returns true.
+ */
 static int wait_lock(struct place *p, struct err *e)
 {
     while (place_lock(p, e) < 0) {
@@ -115,8 +116,8 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
 }
 
 /*
- * Return the absolute path with all links resolved. The last component need not exist. Returns NULL on failure. Caller
- * frees.
+ * Return the absolute path with all links resolved. The last component need not exist. Returns NULL on failure. The
+ * caller frees it.
  */
 static char *whole_path(const char *path)
 {
@@ -162,8 +163,8 @@ int place_write_receipt(struct place *p, const struct receipt *rec, struct err *
 }
 
 /*
- * Returns true if the error means that the place cannot be written: a snapshot, a read-only mount, an archive of
- * another user.
+ * Returns true if the error means that the place cannot be written, such as a snapshot, a read-only mount, or a folder
+ * of another user.
  */
 static bool is_read_only(const struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * place_local.c - a place in a folder of this machine
- */
+/* place_local.c - a place that is a folder of this machine */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +15,7 @@ enum { RECEIPT_MAX = 256 << 20 };
 
 /* ---- receipts ---- */
 
-/* Read one NAME.json of the folder and add it to `out`. */
+/* Read the receipt in the file NAME.json of the folder, and add it to `out`. */
 static void add_receipt_file(struct place *p, const char *file, struct place_receipts *out, struct report *r)
 {
     char *name = str_fmt("%.*s", (int)(strlen(file) - strlen(".json")), file);
@@ -69,7 +67,7 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     int before = report_count(r, SEV_ERROR), rc = 0;
 
     local_check_files(p, rec, r);
-    /* The first check has found and reported missing files. Reading the remaining ones is of no use. */
+    /* local_check_files() has just found and reported missing files. Then the other files need not be read. */
     if (report_count(r, SEV_ERROR) == before)
         rc = receipt_reads_in_place(rec) ? verdict_compare(&p->o, rec, path, path, r, e)
                                          : verdict_bytes(&p->o, rec, path, r, e);
@@ -97,8 +95,8 @@ static int remove_bytes(const struct receipt *rec, const char *path, struct err 
 }
 
 /*
- * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. The files are renamed
- * before they are removed, so that a half-removed folder is never mistaken for a checkpoint.
+ * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. Its folder is renamed
+ * before it is removed, so that a folder that is removed only in part is never mistaken for a checkpoint.
  */
 static int finish_local_removal(struct place *p, const struct receipt *rec, struct err *e)
 {
@@ -143,7 +141,7 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     return rc;
 }
 
-/* Finish the removals and replacements that a killed process left unfinished. */
+/* Finish the removals and replacements that a killed process had begun. */
 static int finish_killed_changes(struct place *p, struct err *e)
 {
     char *folder = path_join(p->path, RECEIPT_FOLDER), *latest = path_join(p->path, "latest");
@@ -164,7 +162,7 @@ static int finish_killed_changes(struct place *p, struct err *e)
         if (rec)
             rc = finish_local_removal(p, rec, e);
         if (str_ends(ent->d_name, ".part"))
-            rc = unlink_if_there(path, e);      /* a receipt that was being replaced */
+            rc = unlink_if_there(path, e);      /* this is a temporary file for a receipt that was being replaced */
         receipt_free(rec);
         free(text);
         free(path);

@@ -1,6 +1,4 @@
-/*
- * place_parts.c - code that all kinds of places share: the lock, new receipts, comparison with a checkpoint
- */
+/* place_parts.c - functions that all kinds of places use: the lock, new receipts, comparison with a checkpoint */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +11,8 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * Open and lock the file at `path`. The file names the process that holds the lock, for the messages of other
- * processes. It is never removed, because that would be a race.
+ * Open and lock the file at `path`. The process writes its name to the file, for the messages of other processes. The
+ * file is never removed, because another process might open it just before.
  */
 int place_acquire_lock(struct place *p, const char *path, struct err *e)
 {
@@ -39,7 +37,7 @@ int place_acquire_lock(struct place *p, const char *path, struct err *e)
     gethostname(host, sizeof host - 1);
     n = snprintf(who, sizeof who, "process %ld on %s", (long)getpid(), host);
     if (ftruncate(fd, 0) < 0 || write_all_at(fd, who, (size_t)n, 0) < 0)
-        (void)errno;                    /* the disk is full: the lock works without the text */
+        (void)errno;                    /* if the disk is full, the lock works without this text */
     p->lock_fd = fd;
     return 0;
 }
@@ -145,7 +143,7 @@ bool place_is_copy_of(const struct receipt *rec, const struct content *listed)
 
     for (int i = 0; i < rec->n_files; i++, n++) {
         while (k < listed->n_files && strcmp(listed->file[k].name, rec->file[i].name) != 0)
-            k++;                        /* both are sorted */
+            k++;                        /* both lists are sorted */
         if (k == listed->n_files || listed->file[k].size_bytes != rec->file[i].size_bytes ||
             listed->file[k].mtime_ns != rec->file[i].mtime_ns)
             return false;

@@ -1,10 +1,10 @@
 /*
- * place_rclone.c - a place at a path of a remote, through the rclone program
+ * place_rclone.c - a place that is a path on a remote, accessed by the rclone program
  *
- * Renaming on a remote is not dependable, so files are written under their final names, and only the receipt makes
- * them a backup: it is written last, after everything was downloaded again and compared. Until then
- * .ckpt-backup/NAME.job records that the files in NAME are unfinished and ours. The next run resumes: rclone skips
- * files that are there with the right size, and files that prove to be wrong are sent again. remote_transfer.h
+ * Renaming on a remote is not reliable, so files are written under their final names. They become a backup when the
+ * receipt is written, which is done last, after everything was downloaded again and compared. Until then,
+ * .ckpt-backup/NAME.job records that the files in NAME are an unfinished backup of this program. The next run resumes
+ * it: rclone skips files that exist with the right size, and files with wrong bytes are sent again. remote_transfer.h
  * describes how each form is transported.
  */
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static int far_check(struct place *p, struct receipt *rec, struct report *r, str
 
 /* ---- put ---- */
 
-/* Send the backup and read it back. Then send the wrong parts again, and read those back. */
+/* Send the backup and read it back. If parts of it are wrong, send them again, and read these back. */
 static int send_until_right(const struct far_cargo *g, struct err *e)
 {
     const struct receipt *rec = g->rec;
@@ -81,8 +81,8 @@ static int send_until_right(const struct far_cargo *g, struct err *e)
 }
 
 /*
- * Refuse if a file at or below NAME belongs neither to an unfinished backup by this program nor to a backup with a
- * receipt.
+ * Fail if there is a file at NAME, or in the folder NAME, that belongs neither to an unfinished backup of this program
+ * nor to a backup with a receipt.
  */
 static int refuse_remote_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
                                  struct err *e)
@@ -109,7 +109,8 @@ static int refuse_remote_foreign(const struct place *p, const struct far_list *l
 }
 
 /*
- * Write `latest`, unless the remote has complete copies of later steps: `latest` never names an older step than before.
+ * Write the file `latest`, unless the remote has complete copies of later steps: `latest` must never go back to an
+ * older step.
  */
 static int advance_remote_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                                  struct err *e)
@@ -128,7 +129,7 @@ static int advance_remote_latest(const struct place *p, const struct receipt *re
     return rc;
 }
 
-/* Check that the name can be sent to rclone. Lists of files are exchanged as UTF-8, one name per line. */
+/* Check that the name can be passed to rclone, which takes lists of files in UTF-8, with one name per line. */
 static int check_remote_name(const struct place *p, const char *name, struct err *e)
 {
     if (!strpbrk(name, "\r\n") && utf8_check(name, strlen(name)) == strlen(name))
@@ -169,8 +170,7 @@ static int put_new_remote_backup(struct place *p, const struct content *c, const
 }
 
 /*
- * Do the last steps of a copy. Also called for a copy whose process was killed during these steps. NAME.job is deleted
- * last.
+ * Do the last steps of a copy, also for a copy whose process was killed during these steps. NAME.job is deleted last.
  */
 static int finish_put(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                       struct err *e)
@@ -179,8 +179,8 @@ static int finish_put(const struct place *p, const struct receipt *rec, const st
 }
 
 /*
- * Check whether the backup exists already. Returns 1 if it does; out->receipt is then replaced by the existing receipt.
- * Returns 0 if not, -1 on error.
+ * Check whether the backup already exists. If it does, returns 1, and out->receipt is replaced by the receipt of the
+ * existing backup. Returns 0 if it does not exist, -1 on error.
  */
 static int there_already(struct place *p, const struct content *c, struct place_receipts *there,
                          struct place_put *out, struct err *e)
@@ -235,8 +235,8 @@ out:
 /* ---- remove ---- */
 
 /*
- * Finish a removal. NAME.gone has been written, so the removal is decided. The receipt is deleted first, so that the
- * backup no longer counts.
+ * Finish a removal. NAME.gone has been written, so the removal will be completed in any case. The receipt is deleted
+ * first, so that the backup no longer counts.
  */
 static int finish_remote_removal(const struct place *p, const struct receipt *rec, struct err *e)
 {
@@ -271,7 +271,7 @@ static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
     return rc < 0 ? -1 : finish_remote_removal(p, rec, e);
 }
 
-/* Finish a removal that a killed process left. The file NAME.gone is a copy of the receipt. */
+/* Finish a removal that a killed process had begun. The file NAME.gone is a copy of the receipt. */
 static int sweep_one(const struct place *p, const char *note, struct err *e)
 {
     char *path = far_path(p, note);
@@ -291,7 +291,10 @@ static int sweep_one(const struct place *p, const char *note, struct err *e)
 
 /* ---- lock ---- */
 
-/* Lock the place. A remote has no locks, so the lock is a file on this machine, which keeps its cron jobs apart. */
+/*
+ * Lock the place. A remote has no locks, so the lock is a file on this machine. It prevents two processes of this
+ * machine, such as cron jobs, from using the place at the same time.
+ */
 static int far_lock(struct place *p, struct err *e)
 {
     const char *dir = getenv("XDG_RUNTIME_DIR");

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Exit statuses of rclone for "not found". */
+/* The exit statuses of rclone if a folder or a file does not exist. */
 enum { NO_FOLDER = 3, NO_FILE = 4 };
 
 /* Return the last line that rclone printed, without the prefixes "2026/03/01 12:00:00 " and "ERROR : ". */

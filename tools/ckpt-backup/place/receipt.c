@@ -59,7 +59,7 @@ int64_t receipt_step(const char *tag)
     const char *digits = str_starts(tag, TAG_PREFIX) ? tag + strlen(TAG_PREFIX) : "";
     int64_t step;
 
-    /* Reject "1_000", which parse_int() accepts: it is the name of a different folder. */
+    /* parse_int() would accept "1_000", but that is the name of another folder. */
     return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
@@ -88,8 +88,8 @@ const char *receipt_state(const struct receipt *r, const char *damaged)
 /* ---- writing ---- */
 
 /*
- * Store a string. File names are arbitrary bytes, but JSON is UTF-8. A string that is not UTF-8 is stored in readable
- * form under KEY, and in hex under KEY_hex.
+ * Store a string. JSON is UTF-8, whereas file names are arbitrary bytes. If the string is not UTF-8, a readable form of
+ * it is stored under KEY, and its bytes in hex under KEY_hex.
  */
 static void set_receipt_text(json_t *o, const char *key, const char *s)
 {
@@ -172,7 +172,10 @@ char *receipt_sums(const struct receipt *r)
 
 /* ---- reading ---- */
 
-/* Decode pairs of hex digits. Returns NULL if the text is not hex or contains a zero byte. Caller frees. */
+/*
+ * Decode pairs of hex digits. Returns NULL if the text is not hex, or contains a zero byte. The caller frees the
+ * result.
+ */
 static char *from_hex(const char *hex)
 {
     size_t n = strlen(hex);
@@ -182,7 +185,7 @@ static char *from_hex(const char *hex)
         memcpy(pair, hex + i, 2);
         s[i / 2] = (char)strtoul(pair, &end, 16);
         if (*end || pair[0] == '-' || pair[0] == '+' || s[i / 2] == '\0')
-            n = 1;                      /* an odd length marks an error */
+            n = 1;                      /* the number of digits is odd, which is an error */
     }
     if (n % 2 == 0)
         return s;
@@ -201,7 +204,7 @@ static bool parse_receipt_text(const json_t *o, const char *key, char **into)
     return *into && **into;
 }
 
-/* Read an integer; null gives `absent`. Returns false for any other type. */
+/* Read an integer. If the value is null, *into is set to `absent`. Returns false if it has any other type. */
 static bool parse_receipt_integer(const json_t *o, const char *key, int64_t absent, int64_t *into)
 {
     const json_t *v = json_object_get(o, key);
@@ -219,7 +222,7 @@ static bool parse_receipt_crc(const json_t *o, uint32_t *crc)
     return s && strlen(s) == 8 && *end == '\0';
 }
 
-/* Returns true if the name, joined to a folder, denotes a file inside of that folder. */
+/* Returns true if `name`, appended to the path of a folder, is the path of a file inside this folder. */
 static bool is_name_inside_folder(const char *name)
 {
     for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
@@ -270,7 +273,7 @@ static bool parse_receipt_object(const json_t *o, struct receipt *r)
         (receipt_is_file(r->form) && !parse_receipt_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
-    /* Older versions wrote only "sound". */
+    /* Older versions of this program wrote only "sound". */
     r->intact = json_is_true(json_object_get(o, json_object_get(o, "intact") ? "intact" : "sound"));
     r->checked = json_is_true(json_object_get(o, "checked"));
     if (json_is_string(json_object_get(o, "unsound")))

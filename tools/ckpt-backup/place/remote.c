@@ -53,10 +53,11 @@ int far_write(const struct place *p, char *path, const char *text, struct err *e
 int far_delete(const struct place *p, const char *inside, const char *files, struct err *e)
 {
     char *folder = far_path(p, inside);
-    /* Use "delete" with a list: the command "deletefile" fails if the file does not exist. */
+    /* The command "delete" is used with a list of files, because "deletefile" fails if the file does not exist. */
     struct rclone_call c = { { "delete", "--files-from-raw", "-", folder }, .input = files, .absent_is_fine = true,
                              .stopped = p->o.stopped };
-    int rc = *files ? rclone_run(&c, p->path, e) : 0;   /* without a list, rclone would delete everything */
+    int rc = *files ? rclone_run(&c, p->path, e) : 0;   /* if there are no files, rclone is not called, because
+                                                         * without a list it would delete everything */
 
     free(folder);
     return rc < 0 ? -1 : 0;
@@ -154,8 +155,8 @@ static void report_remote_foreign(const struct place *p, const struct far_list *
 }
 
 /*
- * Compare the files of a backup on the remote with its receipt. Adds a finding for the first file that is missing or
- * has another size, or that the receipt does not list.
+ * Compare the files of a backup on the remote with its receipt. Adds a finding for the first file that does not exist,
+ * has another size, or is not in the receipt.
  */
 static void check_remote_files(const struct place *p, const struct far_list *l, const struct receipt *rec,
                                struct report *r)
@@ -190,7 +191,7 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
     return NULL;
 }
 
-/* Parse receipts that follow one another, each of two lines. A damaged receipt may end early. */
+/* Parse receipts that follow one another; each has two lines. A damaged receipt may have only one. */
 static void parse_receipts(const struct place *p, struct strbuf *sb, struct place_receipts *out)
 {
     char *end = sb->buf + sb->len;
@@ -209,7 +210,7 @@ static void parse_receipts(const struct place *p, struct strbuf *sb, struct plac
     }
 }
 
-/* Add a finding for each *.json file in the receipt folder from which no receipt was parsed. */
+/* Add a finding for each *.json file in the folder of receipts for which no receipt was parsed. */
 static void report_unread_receipts(const struct place *p, const struct far_list *l, const struct place_receipts *out,
                                    struct report *r)
 {
@@ -263,8 +264,8 @@ static const char *part_name(const struct receipt *rec, int i)
 }
 
 /*
- * Compare the sums that rclone printed, "crc32  name" per line, with the receipt. Sets bad[i] if part i is wrong or
- * missing. Returns the number of wrong parts.
+ * Compare the sums that rclone has printed, one "crc32  name" per line, with the receipt. If part i is wrong or
+ * missing, bad[i] is set. Returns the number of such parts.
  */
 static int compare_sums(const struct receipt *rec, struct strbuf *sb, bool *bad)
 {

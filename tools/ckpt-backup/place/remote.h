@@ -1,6 +1,4 @@
-/*
- * remote.h - the files and receipts of a place that rclone reaches
- */
+/* remote.h - the files and receipts of a place that is accessed by rclone */
 #ifndef SHARDKIT_CKPT_BACKUP_REMOTE_H
 #define SHARDKIT_CKPT_BACKUP_REMOTE_H
 
@@ -11,22 +9,29 @@
 
 /* ---- single files ---- */
 
-char *far_path(const struct place *p, const char *inside);      /* Return "REMOTE:path/inside". Caller frees. */
-/* Return the path of the file NAME with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
+char *far_path(const struct place *p, const char *inside);      /* returns "REMOTE:path/inside", which the caller
+                                                                 * frees */
+/*
+ * Return the path of the file that belongs to backup `name` and ends in `suffix`, in RECEIPT_FOLDER of the place. The
+ * caller frees it.
+ */
 char *far_sidecar_path(const struct place *p, const char *name, const char *suffix);
-/* Write `text` to the file at `path`, replacing its contents. Frees `path`. */
+/* Write `text` to the file at `path`, and replace its previous contents. Frees `path`. */
 MUST_CHECK int far_write(const struct place *p, char *path, const char *text, struct err *e);
-/* Delete files of a folder of the place. `files` has one name per line. Files that do not exist are not an error. */
+/*
+ * Delete files in a folder of the place. `files` lists their names, one per line. A file that does not exist is not an
+ * error.
+ */
 MUST_CHECK int far_delete(const struct place *p, const char *inside, const char *files, struct err *e);
 MUST_CHECK int far_delete_sidecar(const struct place *p, const char *name, const char *suffix, struct err *e);
 MUST_CHECK int far_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
 
 /* ---- listing ---- */
 
-/* Every file of the place with its size. */
+/* All files of the place with their sizes. */
 struct far_list {
     struct arena *arena;
-    struct names *names;        /* maps paths inside the place to indices */
+    struct names *names;        /* maps a path inside the place to the index of the file */
     json_t *all;
     int64_t *size;
     int n;
@@ -35,9 +40,9 @@ struct far_list {
 MUST_CHECK int far_list(const struct place *p, struct far_list *l, struct err *e);
 void far_list_free(struct far_list *l);
 const char *far_name(const struct far_list *l, int i);
-/* Returns true if RECEIPT_FOLDER has a file with that name and suffix. */
+/* Returns true if RECEIPT_FOLDER has a file whose name is `name` followed by `suffix`. */
 bool far_has(const struct far_list *l, const char *name, const char *suffix);
-/* Read the receipts, as place_ops.receipts does. */
+/* Read the receipts; this is how place_ops.receipts is implemented. */
 MUST_CHECK int far_read_receipts(const struct place *p, const struct far_list *l, struct place_receipts *out,
                                  struct report *r, struct err *e);
 struct receipt *far_find_receipt(const struct place_receipts *l, const char *name);
@@ -45,17 +50,20 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
 /* ---- a backup's bytes ---- */
 
 /*
- * Return the number of parts in which a backup is stored: its files, or the one .tar or .pack. Paths of parts are
- * relative to the place.
+ * Return the number of parts of a backup. The parts are its files; if it is a .tar or .pack, this file is the only
+ * part. The paths of parts are relative to the place.
  */
 int far_parts(const struct receipt *rec);
 char *far_part_path(const struct receipt *rec, int i);
 uint32_t far_part_crc(const struct receipt *rec, int i);
-/* Return the names of the parts, one per line; with `bad`, only those that are marked in it. Caller frees. */
+/*
+ * Return the names of the parts, one per line. If `bad` is not NULL, only those parts are listed for which it is true.
+ * The caller frees the text.
+ */
 char *far_list_text(const struct receipt *rec, const bool *bad);
 /*
- * Download all parts and compare them with the receipt. Marks wrong parts in bad[far_parts()]. Returns the number of
- * wrong parts, or -1.
+ * Download all parts, and compare them with the receipt. bad[far_parts()] is set to true for each wrong part. Returns
+ * the number of wrong parts, or -1 on error.
  */
 MUST_CHECK int far_read_back(const struct place *p, const struct receipt *rec, bool *bad, struct err *e);
 

@@ -1,6 +1,4 @@
-/*
- * remote_transfer.c - send files, a .tar or a .pack through rclone, and restore from them
- */
+/* remote_transfer.c - send files, a .tar or a .pack by rclone, and restore backups of these forms */
 #include "tools/ckpt-backup/place/remote_transfer.h"
 
 #include <errno.h>
@@ -21,7 +19,7 @@
 
 static int sum_source(struct far_cargo *g, uint64_t *moved, struct err *e)
 {
-    /* a copy that shares the file array with *g->rec, so the sums are stored in both */
+    /* this copy shares the array of files with *g->rec, so the sums are stored in both */
     struct receipt folder = *g->rec;
     int rc;
 
@@ -43,8 +41,8 @@ static char *staging_path(const struct place *p)
 }
 
 /*
- * Open and lock the staging folder. It must be owned by this user, because others may be able to create names in
- * $TMPDIR.
+ * Open and lock the staging folder. It must belong to this user, because in $TMPDIR other users may be able to create a
+ * folder of this name.
  */
 static int open_staging(struct far_cargo *g, struct err *e)
 {
@@ -62,8 +60,8 @@ static int open_staging(struct far_cargo *g, struct err *e)
 }
 
 /*
- * Remove a .pack of this name that an interrupted process left in the staging folder, unless it was made from the same
- * files.
+ * Remove a .pack of this name that an interrupted process has left in the staging folder, unless it was made from the
+ * same files.
  */
 static int drop_other(struct far_cargo *g, struct err *e)
 {
@@ -116,7 +114,7 @@ int far_cargo_make(struct far_cargo *g, const struct place *p, const struct cont
     return 0;
 }
 
-/* Unlock the staging folder. If the cargo arrived, remove its .pack, and the folder if it is empty then. */
+/* Unlock the staging folder. If the backup has arrived, remove its .pack, and then the folder if it is empty. */
 static void leave_staging(struct far_cargo *g, bool arrived)
 {
     struct place *staged = &g->staged;
@@ -179,8 +177,8 @@ static int feed_tar(void *feed_arg, int to, struct err *e)
 }
 
 /*
- * Pipe the .tar to rclone. Its size is passed, because stores that receive a file in parts need it to choose the part
- * size.
+ * Pipe the .tar to rclone. Its size is passed as well, because stores that receive a file in parts derive the size of a
+ * part from it.
  */
 static int send_tar(const struct far_cargo *g, struct err *e)
 {
@@ -248,7 +246,10 @@ static int download_backup_files(const struct place *p, const struct receipt *re
     return rc;
 }
 
-/* Copy a member of the .tar into a file. A file that already has the right size was restored by an earlier run. */
+/*
+ * Copy a member of the .tar into a file. If the file already has the right size, an earlier run has restored it, and
+ * nothing is done.
+ */
 static int download_tar_member(const struct place *p, const struct receipt *rec, const struct receipt_file *f,
                                const char *file, struct err *e)
 {
@@ -298,17 +299,17 @@ static int restore_remote_backup(const struct place *p, const struct receipt *re
     if (rc == 0)
         rc = rec->form == FORM_TAR ? download_tar_members(p, rec, s->part, e)
                                    : download_backup_files(p, rec, s->part, e);
-    whole.form = FORM_WHOLE;            /* the output is a folder in any case */
+    whole.form = FORM_WHOLE;            /* the result is a folder, whatever the form of the backup is */
     if (rc == 0) {
         rc = verdict_bytes(&p->o, &whole, s->part, NULL, e);
         if (rc < 0 && e->kind == ERR_DATA)
-            /* Discard the stage if the bytes are wrong. After other errors it is kept for resuming. */
+            /* Discard the stage if its bytes are wrong. After any other error it is kept, so that it can be resumed. */
             stage_discard(s);
     }
     return rc < 0 || local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
 }
 
-/* Download the packed file to a folder next to OUT, and restore from it as from a place on this machine. */
+/* Download the packed file to a folder next to OUT, and restore it as from a place on this machine. */
 static int get_pack(const struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
     char *folder = str_fmt("%s.pack.part", out), *to = path_join(folder, rec->name), *from = far_path(p, rec->name);
@@ -320,8 +321,8 @@ static int get_pack(const struct place *p, const struct receipt *rec, const char
     if (rc == 0)
         rc = local_get(&here, rec, out, e);
     /*
-     * Remove the downloaded file after success, or if it is damaged, so that it is downloaded again. After other errors
-     * it is kept, and the next restore resumes.
+     * Remove the downloaded file after success. Also remove it if it is damaged, so that it is downloaded again. After
+     * any other error it is kept, and the next restore resumes.
      */
     if (rc == 0 || e->kind == ERR_DATA)
         (void)!dir_remove(folder, &ignored);

@@ -1,6 +1,4 @@
-/*
- * tar.c - tar files with headers made by libarchive and member bytes placed by this code
- */
+/* tar.c - compute the layout of a .tar and write it; libarchive makes the headers */
 #include "tools/ckpt-backup/place/tar.h"
 
 #include <archive.h>
@@ -21,7 +19,7 @@ enum { BLOCK = 512, END_BYTES = 2 * BLOCK, WRITE_BYTES = 1 << 20 };
 static const uint8_t zeros[END_BYTES];
 
 struct collector {
-    struct strbuf *into;                /* NULL: refuse further output */
+    struct strbuf *into;                /* NULL: output is refused */
 };
 
 static la_ssize_t collect_tar_header(struct archive *a, void *ctx, const void *p, size_t n)
@@ -36,7 +34,7 @@ static la_ssize_t collect_tar_header(struct archive *a, void *ctx, const void *p
     return (la_ssize_t)n;
 }
 
-/* Returns true if the name has control characters, which archive readers do not accept in names. */
+/* Returns true if the name has control characters. Programs that read archives do not accept them in names. */
 static bool has_control(const char *name)
 {
     for (; *name; name++)
@@ -46,8 +44,8 @@ static bool has_control(const char *name)
 }
 
 /*
- * Select the character set of the header. A name that is not UTF-8, or that no locale on this machine can represent,
- * is stored as raw bytes, and the header declares this to readers.
+ * Select the character set of the header. If the name is not UTF-8, or no locale on this machine can represent it, it
+ * is stored as raw bytes, and the header states this.
  */
 static int set_charset(struct archive *a, const char *name, locale_t utf8)
 {
@@ -60,8 +58,8 @@ static int set_charset(struct archive *a, const char *name, locale_t utf8)
 }
 
 /*
- * Append the header that libarchive writes before a member's bytes. If the locale `utf8` exists, the caller has made
- * it current.
+ * Append the header that libarchive writes before the bytes of a member. If the locale `utf8` exists, it must be the
+ * current one.
  */
 static int make_header(struct strbuf *sb, const struct receipt *r, const struct receipt_file *f, locale_t utf8,
                        struct err *e)
@@ -94,8 +92,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     }
 out:
     /*
-     * On free, libarchive would write zeros in place of the member's bytes, which are written elsewhere. With `into`
-     * NULL, collect_tar_header() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
+     * archive_write_free() would write zeros in place of the member's bytes, which are written elsewhere. If c.into is
+     * NULL, collect_tar_header() refuses them. archive_write_fail() would also prevent this, but leaks memory.
      */
     c.into = NULL;
     archive_write_free(a);
@@ -111,7 +109,7 @@ int tar_place(struct tar *t, struct receipt *r, struct err *e)
     int rc = 0;
 
     if (utf8)
-        uselocale(utf8);                /* Set the locale of this thread, by which libarchive encodes names. */
+        uselocale(utf8);                /* libarchive encodes names according to the locale of this thread */
     *t = (struct tar){ .head = xcalloc((size_t)r->n_files + 1, sizeof *t->head) };
     for (int i = 0; i < r->n_files && rc == 0; i++) {
         struct tar_head *h = &t->head[t->n++];
@@ -166,7 +164,7 @@ static int send_tar_bytes(const char *path, int to, const void *p, size_t n, str
     return -1;
 }
 
-/* Write the bytes of the file at `path` to descriptor `to`. buf has WRITE_BYTES bytes. */
+/* Write the bytes of the file at `path` to the descriptor `to`. buf must have WRITE_BYTES bytes. */
 static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int to, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;

@@ -1,5 +1,5 @@
 /*
- * transfer.c - convert runs to a plan: extents of records whose CRCs are known, in pieces that a journal can record
+ * transfer.c - make a plan from runs of files: records whose CRCs are known, cut into pieces that a journal can record
  */
 #include "tools/ckpt-backup/place/transfer.h"
 
@@ -15,7 +15,8 @@
 #include "libcommon/write/journal.h"
 
 /*
- * Size in bytes of the piece after which progress is recorded. After a kill, at most this much per file is moved again.
+ * Size in bytes of the pieces that the journal records. If the process is killed, at most this many bytes per file must
+ * be copied again.
  */
 #define PIECE_BYTES ((uint64_t)256 << 20)
 
@@ -36,7 +37,7 @@ void transfer_free(struct transfer *t)
     *t = (struct transfer){0};
 }
 
-/* ---- a run's bytes as extents ---- */
+/* ---- extents for the bytes of a run ---- */
 
 struct moving {
     const struct transfer *t;
@@ -53,7 +54,7 @@ static void add_transfer_extent(struct moving *m, int i, const struct record *re
 
     if (rec->len == 0)
         return;
-    /* The array grows by one element at a time: a file has only a few hundred records. */
+    /* The array grows by only one element at a time, because a file has at most a few hundred records. */
     s->extent = xrealloc(s->extent, (size_t)(s->n_extents + 1) * sizeof *s->extent);
     s->extent[s->n_extents++] = (struct extent){ files_add_record(m->files, rec), 0, rec->len };
 }
@@ -65,7 +66,7 @@ static int by_zip_entry_offset(const void *va, const void *vb)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* Split a .pt into its stored records, with their CRCs, and the bytes between them. */
+/* Split a .pt file into its stored records, whose CRCs are known, and the bytes between them. */
 static int cut_at_records(struct moving *m, int i, int file, struct err *e)
 {
     uint64_t size = m->t->run[i].size_bytes, at = 0;
@@ -137,8 +138,8 @@ static void add_transfer_items(struct moving *m, int i)
 }
 
 /*
- * Add all runs to the plan. If a run cannot be opened or is too short, adds a finding to `report`, or returns -1 if
- * `report` is NULL.
+ * Add all runs to the plan. If the file of a run cannot be opened or is too short, a finding is added to `report`; if
+ * `report` is NULL, the result is -1.
  */
 static int plan_all(struct moving *m, struct report *report, struct err *e)
 {
@@ -202,7 +203,7 @@ out:
     return rc;
 }
 
-/* Combine the CRCs of the pieces of each run into the CRC of the run. */
+/* Combine the CRCs of the pieces of each run to the CRC of the run. */
 static void sum_up(struct moving *m)
 {
     struct crc_sum *sum = xcalloc((size_t)m->t->n + 1, sizeof *sum);
@@ -230,7 +231,7 @@ void transfer_drop_cached(const char *path)
     close(fd);
 }
 
-/* Drop files that are only read from the page cache. This has no effect where O_DIRECT works. */
+/* Remove files that were only read from the page cache. If O_DIRECT was used, they are not in it. */
 static void drop_cached(const struct transfer *t)
 {
     for (int i = 0; i < t->n; i++) {

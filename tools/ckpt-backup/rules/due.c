@@ -7,26 +7,26 @@
 
 #include "libcommon/base/mem.h"
 
-/* FORM_NONE means that nothing is due. */
+/* FORM_NONE means that no copy is due. */
 enum { FORM_NONE = FORM_N };
 
-/* Ascending, without duplicates. */
+/* A list of steps, ascending and without duplicates. */
 struct steps {
     int64_t *step;
     int n;
 };
 
 /*
- * The steps that keep-last counts in a place. A whole copy counts in both lists, because it contains the weights. A
- * weights-only copy does not count in `whole`, so it never makes a whole copy old.
+ * The steps that keep-last counts in a place. A whole copy is counted in both lists, because it contains the weights. A
+ * copy of only the weights is not counted in `whole`, so no number of them makes keep-last drop a whole copy.
  */
 struct newest { struct steps any, whole; };
 
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    struct newest *stay;        /* per place: the steps that it holds and those that are still to be copied to it */
-    struct newest *sound;       /* per place: the steps it holds verified */
+    struct newest *stay;        /* [place]: the steps that it has, and those that are still to be copied to it */
+    struct newest *sound;       /* [place]: the steps that it has as a verified copy */
     struct due_action *action;
     int n, cap;
 };
@@ -41,8 +41,8 @@ static enum backup_form picked_form(const struct rules_place *p, int64_t step)
     struct rules_pick named = p->keep.pick;
 
     /*
-     * Remove keep-every: it only concerns steps that the place holds, whereas `keep STEP` also requests a copy of the
-     * step.
+     * Without keep-every: that rule only applies to steps that the place already has. `keep STEP`, in contrast, also
+     * requests a copy of the step.
      */
     named.every = 0;
     if (rules_picks(&p->full, step) || rules_picks(&named, step))
@@ -50,7 +50,7 @@ static enum backup_form picked_form(const struct rules_place *p, int64_t step)
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
 }
 
-/* Returns true if the rules keep step `wanted`, given that the steps `of` exist. */
+/* Returns true if the rules keep step `wanted`, if the steps in `of` exist. */
 static bool kept(const struct rules_keep *k, struct steps of, int64_t wanted)
 {
     if (!k->given || rules_picks(&k->pick, wanted))
@@ -144,8 +144,8 @@ static void newest_free(struct newest *c)
 }
 
 /*
- * Fill m->stay[place] with the steps that the place holds and with those that its rules still have copied to it, and
- * m->sound[place] with the steps that it holds in a verified copy.
+ * Fill in two lists for the place. m->stay[place] gets the steps that the place has and the steps that its rules still
+ * require to be copied to it. m->sound[place] gets the steps that it has as a verified copy.
  */
 static void list_steps(struct making *m, int place)
 {
@@ -189,8 +189,8 @@ static void add_due_copies(struct making *m, int64_t step)
 }
 
 /*
- * Add an action for a step that `a.place` need not keep: DUE_FORGET if every other place that should hold the step
- * holds it, else DUE_WAIT for the first one that does not.
+ * a.place need not keep this step. If all other places that should have the step have it, add the action DUE_FORGET.
+ * Otherwise add DUE_WAIT for the first place that does not have it.
  */
 static void add_forget(struct making *m, struct due_action a)
 {
@@ -216,10 +216,13 @@ static void forget_in_run(struct making *m)
     struct steps finished = {0};
 
     if (st->latest < 0)
-        /* Remove nothing: the newest step may be half written, and the one before it may be the last good one. */
+        /*
+         * Remove nothing in this case: the newest step may be incomplete, and the one before it may be the last good
+         * one.
+         */
         return;
     finished.step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step);
-    /* A step that is still being written does not count as one of the newest. */
+    /* A step that is still being written is not counted among the newest. */
     for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)
         finished.step[finished.n++] = st->step[i];
     for (int i = 0; i < finished.n; i++)
@@ -229,8 +232,8 @@ static void forget_in_run(struct making *m)
 }
 
 /*
- * Add the removals from a place. A step that is among the newest verified ones stays until newer steps are verified,
- * because a copy that is still to be made may never succeed.
+ * Add the removals from a place. A step that is among the newest verified ones is kept until newer steps have been
+ * verified, because a copy that has not been made yet may fail.
  */
 static void forget_in_place(struct making *m, int place)
 {

@@ -15,8 +15,8 @@ enum { RULES_MAX_BYTES = 1 << 20, LIST_MAX_STEPS = 1 << 16 };
 static const int64_t STEP_MAX = INT64_C(1) << 53;      /* the largest integer that a JSON number holds exactly */
 
 /*
- * Parser state: the current line, for messages, and the rules read so far. Rules apply to the last place that was
- * named.
+ * The state of the parser: the current line, for messages, and the rules that have been read. A rule applies to the
+ * last place named before it.
  */
 struct rules_reading {
     struct rules *rules;
@@ -48,7 +48,7 @@ static int parse_rule_number(struct rules_reading *rd, const char *rule, const c
     return 0;
 }
 
-/* Parse "31200,31259" and add the steps to those already picked. */
+/* Parse a list such as "31200,31259", and add the steps to those already in p. */
 static int parse_rule_steps(struct rules_reading *rd, const char *rule, char *value, struct rules_pick *p)
 {
     char *rest = value, *word;
@@ -200,7 +200,10 @@ static int parse_backup_rule(struct rules_reading *rd, const char *word, char *v
     return unknown(rd, word);
 }
 
-/* Cut off the line's comment and trailing blanks. Returns a pointer to its first non-blank character. */
+/*
+ * Cut off the comment and the trailing blanks of the line. Returns a pointer to its first character that is not a
+ * blank.
+ */
 static char *trim(char *line)
 {
     size_t n;

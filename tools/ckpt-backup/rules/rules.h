@@ -1,8 +1,8 @@
 /*
- * rules.h - a rules file: which steps a run's folder and its backup places keep
+ * rules.h - a rules file, which states which steps a run's folder and its backup places keep
  *
- * One rule per line, using restic's words where restic has them; '#' begins a comment. Rules before the first `place`
- * apply to the run's own folder, those after a `place` to that place:
+ * Each line has one rule; '#' begins a comment. The names of rules are those of restic where restic has the same rule.
+ * Rules before the first `place` apply to the run's own folder, rules after a `place` to that place:
  *
  *     keep-last 20                    the newest 20 steps stay,
  *     keep-every 1000                 also every multiple of 1000,
@@ -27,12 +27,12 @@
 #include "libcommon/base/err.h"
 
 /*
- * The form in which a place stores a step. FORM_ANY is a folder of any files: its bytes are copied and compared, and
- * nothing is known about what they mean.
+ * The form in which a place stores a step. FORM_ANY is a folder of any files: its bytes are copied and compared, but
+ * not verified as a checkpoint.
  */
 enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_ANY, FORM_N };
 
-/* A set of steps: the multiples of a number, and a list. */
+/* A set of steps: the multiples of a number, and a list of single steps. */
 struct rules_pick {
     int64_t every;              /* 0: none */
     int64_t *step;
@@ -40,7 +40,7 @@ struct rules_pick {
 };
 
 struct rules_keep {
-    bool given;                 /* true if keep-last or keep-every was given; false: all steps stay */
+    bool given;                 /* true if keep-last or keep-every was given; false: all steps are kept */
     int64_t last;
     struct rules_pick pick;
 };
@@ -53,18 +53,18 @@ struct rules_place {
 };
 
 struct rules {
-    struct rules_keep keep;     /* rules of the run's own folder */
+    struct rules_keep keep;     /* the rules for the run's own folder */
     struct rules_place *place;
     int n_places, cap_places;
 };
 
 /*
- * Read a rules file. Returns -1 with ERR_SYS, or with ERR_USAGE that names the file and the line that is not a valid
- * rule.
+ * Read a rules file. Returns -1 with ERR_SYS if it cannot be read. Returns -1 with ERR_USAGE if a line is not a valid
+ * rule; the message names the file and the line.
  */
 MUST_CHECK int rules_read(struct rules *r, const char *path, struct err *e);
 void rules_free(struct rules *r);
-/* Returns true if the path of a place has the form REMOTE:PATH. "./a:b" is a folder. */
+/* Returns true if the path of a place has the form REMOTE:PATH. It is false for "./a:b", which is a folder. */
 bool rules_is_remote(const char *path);
 bool rules_picks(const struct rules_pick *p, int64_t step);
 
