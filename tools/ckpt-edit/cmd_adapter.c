@@ -1,13 +1,14 @@
-/*
- * cmd_adapter.c - the command merge-adapter: weights become those of the base with LoRA adapters merged into them
- */
+/* cmd_adapter.c - the command merge-adapter: add the updates of LoRA adapters to the weights of the base checkpoint */
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/compute/edit_adapter.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"
 
-/* Print that the moments are not changed, if there are any. They belong to the weights before the merge. */
+/*
+ * If the checkpoint has moments, print that they are not changed, so that they still belong to the weights before the
+ * merge.
+ */
 static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 {
     if (source_has_moments(s))

@@ -1,6 +1,4 @@
-/*
- * cmd_change.c - the changes of set, zero and drop
- */
+/* cmd_change.c - the commands set, zero and drop */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +13,9 @@
 /* ---- set ---- */
 
 /*
- * Resolve a key: "lr" means "args.lr", as ckpt-inspect args prints it. Returns a string in the edit's arena, and sets
- * *was to the present value. Returns NULL if the place has no such key, or on an error, which sets *e.
+ * Find the key that the user gave. Like in ckpt-inspect args, "lr" means "args.lr". Returns the full key, which is
+ * allocated in the edit's arena, and sets *was to the present value. Returns NULL if `place` does not have the key. On
+ * an error, also sets *e.
  */
 static const char *resolve_args_path(struct edit *x, int place, const char *key, const struct pk **was, struct err *e)
 {
@@ -30,7 +29,10 @@ static const char *resolve_args_path(struct edit *x, int place, const char *key,
     return *was ? path : NULL;
 }
 
-/* Set the value in one place, for the argument KEY=JSON. Returns 1 if the place has the key, 0 if not, or -1. */
+/*
+ * Set a value in one place of the checkpoint. `text` is the argument KEY=JSON. Returns 1 if the place has the key, 0 if
+ * not, or -1 on error.
+ */
 static int set_in(const struct ckptedit *j, struct edit *x, int place, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '='), *path;
@@ -55,7 +57,7 @@ static int set_in(const struct ckptedit *j, struct edit *x, int place, const cha
     return -1;
 }
 
-/* Set the value everywhere. Returns the number of places that have the key, or -1. */
+/* Set a value in all places. Returns the number of places that have the key, or -1 on error. */
 static int set_all(const struct ckptedit *j, struct edit *x, const char *text, struct err *e)
 {
     int n = 0;
@@ -71,8 +73,8 @@ static int set_all(const struct ckptedit *j, struct edit *x, const char *text, s
 }
 
 /*
- * Add the names of the numbers, texts and truth values that stand in the outermost dictionary of the pickled tree
- * `root`. A name that `list` has already is not added again.
+ * Append to `list` the keys of all numbers, texts and truth values in the outermost dictionary of the pickled tree
+ * `root`. A key that is already in the list is skipped.
  */
 static void add_outer_keys(const struct pk *root, struct strbuf *list)
 {
@@ -89,7 +91,10 @@ static void add_outer_keys(const struct pk *root, struct strbuf *list)
     }
 }
 
-/* Refuse to set a key that no file has. The error names where the keys of this checkpoint are listed, or lists them. */
+/*
+ * Report an error because no file has the key that is to be set. The message lists the keys of this checkpoint, or
+ * names the command that lists them.
+ */
 static void refuse_unknown_key(const struct source *s, struct edit *x, const char *text, struct err *e)
 {
     struct strbuf keys = {0};
@@ -166,7 +171,10 @@ static int zero_state(struct edit *x, struct param *p, enum state st, struct err
     return edit_tensor(x, p, st, &from, e);
 }
 
-/* Split "3.mlp.*:exp_avg" into the pattern and the state, which is -1 if none is given. */
+/*
+ * Split an argument such as "3.mlp.*:exp_avg" into the pattern and the state. If no state is given, *state is set to
+ * -1.
+ */
 static int split_name(struct edit *x, const char *word, const char **name, int *state, struct err *e)
 {
     const char *colon = strrchr(word, ':');
@@ -182,7 +190,7 @@ static int split_name(struct edit *x, const char *word, const char **name, int *
     return *state < 0 ? -1 : 0;
 }
 
-/* Set *e to the reason why zero found nothing. */
+/* Set *e to the reason why no tensor matches the argument of zero. */
 static void miss(const struct source *s, const char *word, const char *pattern, int state, struct err *e)
 {
     bool named = false;
@@ -227,8 +235,8 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 /* ---- drop ---- */
 
 /*
- * Drop parameters. Model folders, universal forms and entries permit this, because there no other value is located
- * relative to a parameter.
+ * Remove parameters. This is possible only in model folders, universal forms and entries, because in other layouts
+ * other values are located relative to the parameters.
  */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
@@ -247,7 +255,7 @@ int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];
-        /* A model folder has neither optimizer nor random states. */
+        /* A model folder has neither an optimizer nor random states that could be dropped. */
         const bool optimizer = !s->layout->model_folder && strcmp(what, "optimizer") == 0;
         const bool rng = !s->layout->model_folder && strcmp(what, "rng") == 0;
 

@@ -1,6 +1,4 @@
-/*
- * cmd_layers.c - the command layers: parse the list of layers
- */
+/* cmd_layers.c - the command layers: parse the list of layers */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +6,10 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-/* Parse a list such as "0-3,7,7". The caller frees it. Returns NULL if the text is not a valid list. */
+/*
+ * Parse a list of layers such as "0-3,7,7". Returns the list, which the caller frees, or NULL if the text is not a
+ * valid list.
+ */
 static int *read_list(const char *text, int n_layers, int *n, struct err *e)
 {
     int *list = NULL;
@@ -39,7 +40,7 @@ static int *read_list(const char *text, int n_layers, int *n, struct err *e)
     }
 }
 
-/* Return the layers that are not on the list. */
+/* Return the layers that are not in the list. */
 static int *others(const int *list, int n, int n_layers, int *n_others)
 {
     int *rest = xcalloc((size_t)n_layers + 1, sizeof *rest);
@@ -57,8 +58,8 @@ static int *others(const int *list, int n, int n_layers, int *n_others)
 }
 
 /*
- * Return the layers of the result, in its order. The caller frees the list. Returns NULL if the argument is not a
- * valid list, or if no layer would be left.
+ * Return the layers of the result, in their order in the result. The caller frees the list. Returns NULL if the
+ * argument is not a valid list, or if no layer would be left.
  */
 static int *layers_wanted(struct ckptedit *j, int n_layers, int *n, struct err *e)
 {

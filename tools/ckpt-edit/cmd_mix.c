@@ -1,6 +1,4 @@
-/*
- * cmd_mix.c - the commands average and ema: tensors become the mean of those of several checkpoints
- */
+/* cmd_mix.c - the commands average and ema: replace each tensor by the mean of that tensor in several checkpoints */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +10,18 @@
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"
 
-/* ---- weights of the folders ---- */
+/* ---- factors of the checkpoints ---- */
 
-/* Returns the part of the checkpoint that is number `i` by age. With --last, the first part is the newest. */
+/*
+ * Returns the part of checkpoint number i, counted from the oldest. With --last, the parts are stored with the newest
+ * first.
+ */
 static struct edit_mix_part *part_by_age(const struct ckptedit *j, struct edit_mix *m, int i)
 {
     return &m->part[j->last ? (i + 1) % m->n : i];
 }
 
-/* Parse "0.5,0.3,0.2": one weight per folder, with a sum of 1. */
+/* Parse a list such as "0.5,0.3,0.2". It must have one weight per checkpoint, with a sum of 1. */
 static int read_weights(const char *text, const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
     const char *p = text;
@@ -49,7 +50,7 @@ static int read_weights(const char *text, const struct ckptedit *j, struct edit_
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* Returns the learning rate at `x` (0 to 1) of a decay from 1 to 0. */
+/* Returns the learning rate at point x (0 to 1) of a decay from 1 to 0. */
 static double decayed_rate(enum average_style style, double x)
 {
     switch (style) {
@@ -61,9 +62,10 @@ static double decayed_rate(enum average_style style, double x)
 }
 
 /*
- * Set the factors after which the mean of n checkpoints of a run with a constant learning rate is what a decay over
- * them would give: a step is scaled by the share of the checkpoints at and after it, so that share is the decayed
- * rate f(i/n), and factor i is f(i/n) - f((i+1)/n) (Tian et al., WSM, 2025; Megatron-LM's weighted_merge.py).
+ * Set the factors so that the mean of n checkpoints, trained at a constant learning rate, is what a decay of the
+ * learning rate during these steps would have given. In the mean, the update between two checkpoints is scaled by the
+ * sum of the factors of all checkpoints after it. For checkpoint i this sum must be the decayed rate f(i/n), so factor
+ * i is f(i/n) - f((i+1)/n) (Tian et al., WSM, 2025; Megatron-LM's weighted_merge.py).
  */
 static void set_decay_factors(const struct ckptedit *j, struct edit_mix *m)
 {
@@ -90,7 +92,7 @@ static void print_factors(const struct ckptedit *j, struct edit_mix *m)
     }
 }
 
-/* Give all folders the same weight, unless --weights or --style is given. */
+/* Set the factors of --weights or --style. If neither is given, all checkpoints have the same factor. */
 static int set_average(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
     const bool equal = !j->weights && j->style < 0;
@@ -118,7 +120,7 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
         m->part[i].keep = i ? j->decay : 0;
         m->part[i].add = i ? 1 - j->decay : 1;
     }
-    if (j->last) {              /* the newest is the first part: factors instead of a recurrence */
+    if (j->last) {              /* with --last the first part is the newest, so factors are set and no recurrence */
         double left = 1;
 
         for (int i = m->n - 1; i >= 0; i--) {
@@ -133,8 +135,8 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 /* ---- the commands ---- */
 
 /*
- * Open the other folders. s is the first one, which is already open. Fails if s has parameters that are not read:
- * the result would contain them unmixed, without a warning.
+ * Open the other checkpoints; s is the first one, which is already open. Fails if s has parameters that cannot be read,
+ * because they would be in the result without being averaged.
  */
 static int open_others(const struct ckptedit *j, const struct source *s, struct edit_mix *m, struct err *e)
 {
@@ -153,7 +155,10 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
     return 0;
 }
 
-/* Print that the moments are not mixed, if there are any. They would be used together with the mixed weights. */
+/*
+ * If the checkpoint has moments, print that they are not averaged, although they will be used together with the
+ * averaged weights.
+ */
 static void warn_moments(const struct ckptedit *j, const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -171,7 +176,8 @@ static int mix(struct ckptedit *j, struct source *s, struct edit *x, struct edit
 
     if (open_others(j, s, m, e) < 0)
         return -1;
-    bytes = edit_mix_bytes(s, m, e);    /* this reports a misfit before disk space is allocated */
+    bytes = edit_mix_bytes(s, m, e);    /* reports checkpoints that do not fit together, before disk space is
+                                         * allocated */
     if (bytes < 0)
         return -1;
     if (!j->cli.dry_run && (fd = ckptedit_spool(j, (uint64_t)bytes, e)) < 0)

@@ -1,6 +1,4 @@
-/*
- * cmd_place.c - the commands latest, rollback and commit: change which checkpoint a name refers to
- */
+/* cmd_place.c - the commands latest, rollback and commit: change to which checkpoint a name refers */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +10,7 @@
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"
 
-/* Check that a tag can be opened completely, because a run will start from it. */
+/* Check that the checkpoint can be opened completely, because a run will resume from it. */
 static int check_tag(struct ckptedit *j, const char *path, struct err *e)
 {
     struct source_opts so = { .no_optimizer = false, .threads = j->cli.threads };
@@ -77,8 +75,8 @@ static int commit_in_place_edit(struct ckptedit *j, const char *in, struct err *
 }
 
 /*
- * Run rollback or commit while holding the lock of the folder. Without the lock they could remove the note or the
- * result of an edit that is still running.
+ * Run rollback or commit while the folder is locked. Otherwise they could remove the record file (IN.before-edit.json)
+ * or the result of an edit that is still running.
  */
 static int run_with_swap_lock(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
 {

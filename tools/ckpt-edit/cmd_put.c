@@ -1,8 +1,8 @@
 /*
- * cmd_put.c - the command put: replace a tensor's elements by those of a .npy file
+ * cmd_put.c - the command put: replace the elements of a tensor by those in a .npy file
  *
- * One fp32 array serves both kinds of tensors: masters receive its values unchanged, 16-bit weights receive them
- * rounded as the optimizer would round them.
+ * An fp32 array can replace both fp32 master weights and 16-bit weights. For 16-bit weights its values are rounded as
+ * the optimizer would round them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-enum { AT_A_TIME = 1 << 16 };           /* elements */
+enum { AT_A_TIME = 1 << 16 };           /* number of elements per step */
 
 /* ---- the array as a record ---- */
 
-/* The array, registered as a record of the source's files. */
+/* The array in the .npy file, which has been added to the source's records. */
 struct array { int record; enum dtype dtype; };
 
 static void round_f32_elements(const float *in, uint16_t *out, int n, enum dtype to)
@@ -29,8 +29,8 @@ static void round_f32_elements(const float *in, uint16_t *out, int n, enum dtype
 }
 
 /*
- * Compute the CRC of the elements. If `out` is a spool (>= 0), write the rounded elements there and compute their
- * CRC instead.
+ * Compute the CRC of the elements. If `out` is >= 0, it is the descriptor of a spool file; the rounded elements are
+ * written to it, and their CRC is computed instead.
  */
 static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, uint32_t *crc, struct err *e)
 {
@@ -54,7 +54,10 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
     return 0;
 }
 
-/* Create a spool with the rounded elements. Returns its record, or -1. */
+/*
+ * Create a spool file with the rounded elements, and add it to the source's records. Returns the number of the record,
+ * or -1.
+ */
 static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, uint32_t *crc, struct err *e)
 {
     const struct record *rec = files_record(s->files, a.record);

@@ -1,9 +1,9 @@
 /*
- * cmd_retag.c - the command retag: change the step that a checkpoint claims, and all related counters
+ * cmd_retag.c - the command retag: change the step number that a checkpoint records, and all related counters
  *
- * In shards, the counters are stored only in the files with each rank's arguments, so the files of the tensors
- * and of the optimizer are shared. In folders of torch.distributed they are entries among the tensors, in those
- * of Megatron-core they are in common.pt.
+ * In a sharded checkpoint the counters are only in the files with each rank's arguments, so the files of tensors and of
+ * the optimizer are not changed. In a folder of torch.distributed the counters are entries like the tensors; in a
+ * folder of Megatron-core they are in common.pt.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,10 +21,11 @@ enum counted { STEPS, SAMPLES, TOKENS };
 static const struct counter {
     const char *path;
     enum counted what;
-    /* it changes by the same difference as the run's own counter, because it may have begun at another value */
+    /* the counter may have begun at another value, so it is changed by the same difference as the run's own counter */
     bool moves;
 } counters[] = {
-    { "step", STEPS, false },           /* an entry of programs that keep a single number; no value of a tree */
+    { "step", STEPS, false },           /* an entry of programs that store only this number; it is never a value of a
+                                         * tree */
     { "iteration", STEPS, false },
     { "global_steps", STEPS, false },
     { "args.iteration", STEPS, false },
@@ -38,7 +39,7 @@ static const struct counter {
 };
 enum { N_COUNTERS = sizeof counters / sizeof *counters };
 
-/* Return the new value of a counter, or -1 if it remains unchanged. */
+/* Return the new value of a counter, or -1 if it is not changed. */
 static int64_t new_counter_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
 {
     const int64_t want = c->what == STEPS ? j->step : c->what == SAMPLES ? j->samples : j->tokens;
@@ -49,7 +50,7 @@ static int64_t new_counter_value(const struct ckptedit *j, const struct source *
     return run < 0 || was + want - run < 0 ? -1 : was + want - run;
 }
 
-/* Change the counters of one place of values. Sets found[] for each kind of counter that it has. */
+/* Change the counters in one place of the checkpoint. For each kind of counter that the place has, found[] is set. */
 static int retag_place(const struct ckptedit *j, const struct source *s, struct edit *x, int place, bool *found,
                        struct err *e)
 {
@@ -69,8 +70,8 @@ static int retag_place(const struct ckptedit *j, const struct source *s, struct 
 }
 
 /*
- * Warn if the folder's name does not match the step. People and `latest` identify a step by the name. A DCP folder
- * may have any name.
+ * Warn if the name of the folder does not match the step, because users and the file `latest` identify a step by this
+ * name. The folder of a DCP checkpoint may have any name.
  */
 static void check_tag_name(struct ckptedit *j, const struct source *s)
 {

@@ -1,8 +1,8 @@
 /*
- * cmd_salvage.c - the command salvage: restore lost parts of a checkpoint from what is left
+ * cmd_salvage.c - the command salvage: restore lost parts of a checkpoint from the other parts
  *
- * Files of two different saves, unknown classes and the like are refused, as by all commands. Lost or damaged
- * data is not.
+ * Like all commands, salvage refuses files of two different saves, unknown classes and so on. Unlike the others, it
+ * accepts lost and damaged data.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 /* ---- the other checkpoint ---- */
 
-/* Open the other checkpoint and record its damage in *d. */
+/* Open the other checkpoint (--from), and record its damage in *d. */
 static struct source *open_from(const struct ckptedit *j, struct damage *d, struct err *e)
 {
     const struct source_opts so = { .threads = j->cli.threads, .hf = true, .holes = true };
@@ -34,7 +34,7 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
 
 /* ---- findings ---- */
 
-/* Warn if nothing came from --from: neither elements nor values. */
+/* Print a warning if --from was given but neither elements nor values were taken from it. */
 static void warn_of_unused_from(const struct ckptedit *j, const struct source *s, const struct damage *d,
                                 const struct salvage *x)
 {
@@ -68,13 +68,13 @@ static void print_salvaged_states(const struct ckptedit *j, const struct source 
             cli_info(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
 }
 
-/* Fill damaged values; refuse those that cannot be restored, by name. */
+/* Restore damaged values. If a value cannot be restored, fail with an error that names it. */
 static int fill_values(const struct ckptedit *j, struct source *s, const struct damage *d, const struct salvage_opts *o,
                        struct err *e)
 {
     const struct source_value *left;
 
-    /* The values of other layouts lie in pickled trees, which keep their tensors. */
+    /* In other layouts, values are in pickled trees, whose tensors cannot be replaced. */
     if (!s->layout->entries && d->n_values) {
         err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[0]].name);
         return -1;
@@ -93,7 +93,7 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
     return 0;
 }
 
-/* Refuse elements that cannot be restored, by name. */
+/* If elements of a parameter cannot be restored, fail with an error that names the parameter. */
 static int check_absent(const struct ckptedit *j, const struct source *s, const struct salvage *x, struct err *e)
 {
     for (int i = 0; i < x->n && !j->allow_lost; i++) {
@@ -111,8 +111,8 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 }
 
 /*
- * Refuse files of ZeRO without a readable optimizer file, unless the loss is accepted: the result has the
- * weights alone, which the journal records.
+ * Fail if no optimizer file of a ZeRO checkpoint can be read, unless the user accepts this loss. The result then only
+ * has the weights, and the journal records this.
  */
 static int check_optimizer(struct ckptedit *j, const struct source *s, struct err *e)
 {
@@ -130,8 +130,8 @@ static int check_optimizer(struct ckptedit *j, const struct source *s, struct er
 }
 
 /*
- * With --in-place the result takes the place of IN, which a trainer then loads with the ranks of before. Refuse what
- * changes them.
+ * With --in-place the result replaces IN, and a trainer then loads it with the same ranks as before. Fail if the result
+ * would have other ranks.
  */
 static int check_ranks(const struct ckptedit *j, const struct source *s, struct err *e)
 {
@@ -141,7 +141,7 @@ static int check_ranks(const struct ckptedit *j, const struct source *s, struct 
     return -1;
 }
 
-/* Refuse files of two saves. The error names those that are of another one, if the values decide it. */
+/* Fail if files are of two saves. If the values show which files are of another save, the error names them. */
 static int check_foreign(const struct ckptedit *j, const struct source *s, const struct damage *d, struct err *e)
 {
     struct report *r = report_new();
@@ -162,7 +162,7 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
 
 /* ---- the result ---- */
 
-/* Write the source with its filled states. Files whose container alone is damaged are written again, too. */
+/* Write the source with its restored states. Files whose container alone is damaged are also written again. */
 static int write_salvage_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
                                 struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * cmd_states.c - the commands cast, rename, drop PATTERN and thin, most of which change the list of tensors
- */
+/* cmd_states.c - the commands cast, rename, drop PATTERN and thin, which change the list of tensors or their types */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fnmatch.h>
 #include <pcre2.h>
@@ -72,8 +70,8 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
 /* ---- rename ---- */
 
 /*
- * Apply the rule to a name. Returns the new name in the edit's arena, or NULL if the name does not match or on an
- * error, which sets *e.
+ * Apply the rule to a name. Returns the new name, which is allocated in the edit's arena, or NULL if the name does not
+ * match the rule. On an error, also sets *e.
  */
 static const char *apply_rename_rule(struct edit *x, const pcre2_code *rule, const char *name, const char *by,
                                      struct err *e)

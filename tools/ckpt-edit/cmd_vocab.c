@@ -1,6 +1,4 @@
-/*
- * cmd_vocab.c - the command vocab: give embedding and head more or fewer rows
- */
+/* cmd_vocab.c - the command vocab: change the number of rows of the embedding and of the output head */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +7,7 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-/* Parse "mean", "zero" or "normal:0.02". */
+/* Parse the value of --init: "mean", "zero" or "normal:0.02". */
 static int read_init(const char *text, struct edit_rows *q, struct err *e)
 {
     const char *number = text && str_starts(text, "normal:") ? text + strlen("normal:") : NULL;
@@ -31,7 +29,7 @@ static int read_init(const char *text, struct edit_rows *q, struct err *e)
     return -1;
 }
 
-/* Allocate a spool file for the new rows, unless there are none or nothing is written. */
+/* Allocate a spool file for the new rows. Does nothing if there are no new rows, or if nothing will be written. */
 static int open_spool(const struct ckptedit *j, struct source *s, struct edit_rows *q, uint64_t bytes, struct err *e)
 {
     if (bytes == 0 || j->cli.dry_run)
@@ -50,7 +48,8 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
     int64_t bytes;
     int rc;
 
-    if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* with more rows, byte counts might exceed 64 bits */
+    if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* with more rows, the number of bytes might not fit in 64
+                                                          * bits */
         err_usage(e, "vocab needs --tokens N, from 1 to %d", INT32_MAX);
         return -1;
     }

@@ -1,5 +1,6 @@
 /*
- * edit_run.c - open IN, let the command describe the changes, write OUT; with --in-place, exchange the two names
+ * edit_run.c - open IN, let the command describe its changes, and write OUT; with --in-place, exchange IN and the
+ * result
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static json_t *sum_json(const struct edit_sum *sum)
                      "copied", sum->n_copied, "copied_bytes", (json_int_t)sum->copied_bytes);
 }
 
-/* Append how the unchanged files were transferred: ", 12 copied". */
+/* Append how many unchanged files were copied, cloned or linked, such as ", 12 copied". */
 static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *with)
 {
     if (sum->n_reflinks)
@@ -37,7 +38,7 @@ static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *
         strbuf_addf(sb, ", %d copied", sum->n_copied);
 }
 
-/* Print each file that does not remain unchanged. */
+/* Print each file that is changed, added or removed. */
 static void print_edit_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
 {
     const char *name, *what;
@@ -88,7 +89,9 @@ static void print_edit_result(const struct ckptedit *j, const struct edit_sum *s
     strbuf_free(&what);
 }
 
-/* Return the job for the messages about a result that is written completely. The caller releases its facts. */
+/*
+ * Return the job that is used for messages about a result whose files are all written. The caller releases its `facts`.
+ */
 static struct convert_cli_job make_rewrite_job(struct ckptedit *j, struct edit *x)
 {
     return (struct convert_cli_job){ .cli = &j->cli, .src = edit_source(x), .out = j->in_place ? j->in : j->out,
@@ -144,7 +147,7 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
     }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
-    edit_count(x, &sum);                /* the counts now describe what was done */
+    edit_count(x, &sum);                /* the counts now describe what has been done, not what was planned */
     if (edit_rewrite_summary(x))
         print_rewrite_result(j, x, &res);
     else
@@ -152,7 +155,7 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
     return 0;
 }
 
-/* Refuse a layout whose bytes are in files of another checkpoint. */
+/* Fail if the layout of IN refers to bytes in files of another checkpoint. */
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
     if (!s->layout->points_only)
@@ -182,15 +185,16 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
     return rc;
 }
 
-/* Returns true with *e set if OUT already exists and may not be replaced. This check precedes any work. */
+/* If OUT already exists and may not be replaced, sets *e and returns true. This is checked before any work is done. */
 static bool edit_output_exists(const struct ckptedit *j, struct err *e)
 {
     return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
 /*
- * Check that the folder can be exchanged by its name: IN must be the tag, not the folder with `latest`, and there
- * must be no previous edit. Sets *made if finish_edit() can complete the edit of a killed run.
+ * Check that IN can be exchanged with the result: IN must be the checkpoint's own folder, not a run's folder with a
+ * file `latest`, and there must be no earlier edit that was neither committed nor rolled back. *made is set to true if
+ * the same edit is already complete, so that finish_edit() can complete the exchange.
  */
 static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made, struct err *e)
 {
@@ -216,12 +220,12 @@ static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made,
     return -1;
 }
 
-/* Complete an edit whose run was killed after the edit was complete and before the exchange. */
+/* Complete an edit whose process was killed after the result was complete, but before the exchange. */
 static int finish_edit(struct ckptedit *j, struct err *e)
 {
     const struct staging_opts so = { .resume = true, .n_parts = 1 };
     struct staging st;
-    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* removes the working files of the edit */
+    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* removes the temporary files of the edit */
 
     staging_close(&st);
     if (rc < 0 || swap_exchange(j->in, e) < 0)
@@ -244,8 +248,8 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
 }
 
 /*
- * Refuse a source with parameters that are not read. In a model folder the files with such parameters are shared
- * as a whole, or edit_hf.c refuses to write them again.
+ * Fail if the source has parameters that cannot be read. This is not checked for a model folder, where files with such
+ * parameters are either kept as they are, or edit_hf.c refuses to write them.
  */
 static int check_unread(const struct source *s, struct err *e)
 {
@@ -257,8 +261,8 @@ static int check_unread(const struct source *s, struct err *e)
 }
 
 /*
- * Check the findings about a damaged IN. Lost files are only warnings here. Whether the values come from one save
- * is not checked.
+ * Check the findings about a damaged IN. Missing files are only warnings. It is not checked whether all values are of
+ * the same save.
  */
 static int check_holes(const struct ckptedit *j, const struct report *r, struct err *e)
 {

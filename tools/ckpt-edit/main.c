@@ -1,6 +1,4 @@
-/*
- * ckpt-edit - change checkpoints without a framework
- */
+/* ckpt-edit - change checkpoints without a training framework */
 #include <stdlib.h>
 
 #include "tools/ckpt-edit/ckptedit.h"
@@ -9,7 +7,7 @@
 enum { MANY = 1 << 16 };
 
 static const struct edit_command {
-    struct cli_command is;              /* numbers of arguments exclude IN and OUT */
+    struct cli_command is;              /* its numbers of arguments do not include IN and OUT */
     ckptedit_change *change;
     int (*run)(struct ckptedit *j);
 } commands[] = {
@@ -35,8 +33,8 @@ static const struct edit_command {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /*
- * Determine IN and OUT. They are the last two words, or the first and the last one. All other words are arguments
- * of the command.
+ * Determine IN and OUT. They are the last two words, or, for CMD_IN_FIRST, the first and the last one. All other words
+ * are arguments of the command.
  */
 static void find_folders(struct ckptedit *j, unsigned mark)
 {
@@ -60,7 +58,7 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     strbuf_addf(&j->shape, "\n%d", j->rounding);
 }
 
-/* Find the checkpoints of --last, and add them to the words on which the result depends. Returns an exit status. */
+/* Find the checkpoints for --last, and add them to the words on which the result depends. Returns an exit status. */
 static int find_steps(struct ckptedit *j)
 {
     struct err e = {0};

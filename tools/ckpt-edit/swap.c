@@ -1,6 +1,4 @@
-/*
- * swap.c - exchange two names, and keep a note that distinguishes the two folders
- */
+/* swap.c - exchange the names of two folders, and keep a file that records which of them is the edited one */
 #include "tools/ckpt-edit/swap.h"
 
 #include <errno.h>
@@ -69,7 +67,7 @@ int swap_hold(const char *in, struct err *e)
     return fd;
 }
 
-/* Write the note. Releases `o`. */
+/* Write the record file. Releases `o`. */
 static int write_swap_record(const char *path, json_t *o, struct err *e)
 {
     char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -80,7 +78,7 @@ static int write_swap_record(const char *path, json_t *o, struct err *e)
     return rc;
 }
 
-/* Return the note, or NULL if there is none or it is not valid. */
+/* Return the contents of the record file, or NULL if there is none or it is not valid. */
 static json_t *read_swap_record(const char *path)
 {
     struct err ignored = {0};
@@ -120,7 +118,7 @@ void swap_remove_record(const char *in)
     free(before);
 }
 
-/* Returns true if `dir` is the folder that the note identifies as the edited one. */
+/* Returns true if `dir` is the folder that the record file identifies as the one before the edit. */
 static bool is_old(const char *dir, json_int_t folder)
 {
     struct stat st;
