@@ -2,7 +2,8 @@
  * args_conf.c - print the saved arguments as a file of options for train --config
  *
  * Only options that describe the run are printed: the model, the data, the schedule, the topology. Paths of checkpoints
- * and logs, and what a launcher sets, are left out. tests/cli/ckpt-inspect-conf gives the result to train.
+ * and logs, and options that a launcher sets, are left out. The test tests/cli/ckpt-inspect-conf passes the result to
+ * train.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 #include "tools/ckpt-inspect/inspect.h"
 
 /*
- * The arguments that are printed, under their names in the saved Namespace, which are also the names of the options. A
- * group is printed only if the argument `only_with` is set in the Namespace; NULL: always.
+ * The arguments that are printed, with their names in the saved Namespace, which are also the names of the options. If
+ * `only_with` is not NULL, the group is printed only if the Namespace has this argument and it is set.
  */
 static const struct conf_group {
     const char *title, *only_with;
@@ -44,7 +45,7 @@ static const struct conf_group {
       { "tensor_model_parallel_size", "pipeline_model_parallel_size", "pp_partition_method", "sequence_parallel" } },
     { "evaluation, checkpoints, log", NULL, { "eval_interval", "eval_iters", "save_interval", "log_interval" } },
 };
-/* Printed if the checkpoint's run counts its length in iterations and not in samples. */
+/* Printed if the run of the checkpoint counts its length in iterations and not in samples. */
 static const struct conf_group iterations = {
     "the length of the run, and its schedule", NULL, { "train_iters", "lr_decay_iters", "lr_warmup_iters" }
 };
@@ -54,7 +55,7 @@ static bool is_given(const struct pk *v)
     return !pk_is_none(v) && !(v->type == PK_BOOL && !v->i);
 }
 
-/* Append a word of a value, in quotes if it has characters that end a word or begin a comment. */
+/* Append one word of a value. It is put in quotes if it has characters that would end the word or begin a comment. */
 static void append_word(struct strbuf *line, const char *word)
 {
     const char *quote = !*word || strpbrk(word, " \t#'") ? "\"" : strchr(word, '"') ? "'" : "";
@@ -75,7 +76,7 @@ static void append_value(struct strbuf *line, const struct pk *v)
             append_value(line, item[i]);
         return;
     }
-    s = s ? s : pk_enum(v, &value);     /* position_embedding_type is the only enum; print its member's name */
+    s = s ? s : pk_enum(v, &value);     /* position_embedding_type is the only enum; its member's name is printed */
     s = s ? s : config_position_name(value);
     if (!s)
         pk_text(v, &text);
@@ -83,7 +84,7 @@ static void append_value(struct strbuf *line, const struct pk *v)
     strbuf_free(&text);
 }
 
-/* Print the group's options. A value that a line cannot hold becomes a comment. */
+/* Print the options of a group. A value that cannot be written in one line is printed as a comment. */
 static void print_conf_group(const struct pk *args, const struct conf_group *g)
 {
     bool titled = false;

@@ -20,7 +20,7 @@ static int pair_cmp(const void *a, const void *b)
     return strcmp(((const struct args_pair *)a)->name, ((const struct args_pair *)b)->name);
 }
 
-/* Return the string-keyed pairs of a Namespace, sorted by key. The caller frees the array. */
+/* Return the pairs of a Namespace whose keys are strings, sorted by key. The caller frees the array. */
 static struct args_pair *sorted_pairs(const struct pk *args, int *n)
 {
     uint32_t n_items;

@@ -1,8 +1,8 @@
 /*
- * cmd_cat.c - print one tensor or a slice of it, in a fixed amount of memory
+ * cmd_cat.c - print one tensor or a slice of a tensor, in a fixed amount of memory
  *
- * A slice is a sequence of runs at ascending offsets of the tensor. They are read through a window that moves
- * forward, so that a slice of many short runs does not need as many reads.
+ * A slice is a sequence of runs at ascending offsets of the tensor. A buffer (the window) holds a range of the tensor
+ * that contains several runs and moves forward, so that not every short run needs a read of its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
 
 struct cat_out {
     FILE *f;
-    char *tmp;                  /* NULL: written directly */
+    char *tmp;                  /* path of the temporary file; NULL: the output is written directly */
     const char *path;
 };
 
@@ -46,7 +46,10 @@ static bool is_input(const struct view *v, const struct stat *st)
     return same;
 }
 
-/* Open the output. A regular file appears completely or not at all; a pipe or device is written directly. */
+/*
+ * Open the output. If it is a regular file, it gets its name only once it is complete. A pipe or device is written
+ * directly.
+ */
 static int cat_out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
     struct stat st, link;
@@ -79,8 +82,8 @@ static int cat_out_open(struct cat_out *o, const struct inspect *in, const struc
 }
 
 /*
- * Close the output. If rc is 0, the output gets its final name, else the temporary file is removed. Returns rc, or -1
- * on failure.
+ * Close the output. If rc is 0, the output gets its final name; otherwise the temporary file is removed. Returns rc, or
+ * -1 if this fails.
  */
 static int cat_out_close(struct cat_out *o, int rc, struct err *e)
 {
@@ -108,7 +111,7 @@ struct printer {
     enum cat_format format;
     bool json;
     enum dtype dtype;
-    int64_t row;                /* text: number of values per line */
+    int64_t row;                /* for text output: number of values per line */
     int64_t n;                  /* number of values printed so far */
 };
 
@@ -117,7 +120,7 @@ static void print_float(const struct printer *p, double v)
     if (p->json && !isfinite(v))
         fputs("null", p->f);
     else
-        /* 9 digits reproduce every 32-bit float, 17 every 64-bit one. */
+        /* With 9 digits every 32-bit float can be restored exactly, with 17 digits every 64-bit one. */
         fprintf(p->f, p->dtype == DTYPE_F64 || p->dtype == DTYPE_C128 ? "%.17g" : "%.9g", v);
 }
 
@@ -143,7 +146,8 @@ static void print_value(const struct printer *p, const uint8_t *b)
     } else if (dtype_is_weight(p->dtype)) {
         print_float(p, dtype_value(p->dtype, b));
     } else {
-        fprintf(p->f, "%.0f", dtype_value(p->dtype, b));        /* an integer of at most 32 bits */
+        fprintf(p->f, "%.0f", dtype_value(p->dtype, b));        /* it is an integer of at most 32 bits, which a
+                                                                 * double represents exactly */
     }
 }
 
@@ -180,7 +184,10 @@ static void print_slice_head(const struct printer *p, const struct view *v, cons
             "dtype", dtype_name(t->dtype), "shape", out_shape(s->out_shape, s->out_ndim));
         char *text = json_dumps(o, JSON_COMPACT);
 
-        /* The values are too many for a tree in memory, so they are printed before the closing brace. */
+        /*
+         * The values are too many for a JSON tree in memory. The object is therefore printed without its closing brace,
+         * and the values are added to the text.
+         */
         fprintf(p->f, "%.*s,\"values\":[", (int)strlen(text) - 1, text);
         free(text);
         json_decref(o);
@@ -193,10 +200,13 @@ struct window {
     struct reader *reader;
     uint64_t end;               /* offset in the tensor of the first byte after the slice */
     uint8_t *buf;
-    uint64_t from, len;         /* bytes of the tensor in buf: offset and length */
+    uint64_t from, len;         /* range of bytes of the tensor that is in buf */
 };
 
-/* Move the window if it does not hold bytes [at, at + need) yet: it then begins at `at` and has `ahead` bytes. */
+/*
+ * If the window does not contain bytes [at, at + need) of the tensor, move it: it then begins at `at` and has `ahead`
+ * bytes.
+ */
 static int window_move(struct window *w, uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
 {
     if (at >= w->from && at + need <= w->from + w->len)
@@ -249,7 +259,7 @@ static int cat_values(const struct inspect *in, const struct view *v, const stru
     return rc;
 }
 
-/* Print the end of the JSON text. If there was an error, the text contains it. */
+/* Print the end of the JSON text. If there was an error, it is added to the object. */
 static void print_tail(const struct printer *p, const struct err *e)
 {
     json_t *text = e->kind == ERR_NONE ? NULL : out_text(e->msg);

@@ -1,10 +1,8 @@
 /*
- * cmd_damage.c - list the damaged parameters and states, the file that causes each damage, and what can be
- * restored
+ * cmd_damage.c - list the damaged parameters and states, the file that causes each damage, and what can be restored
  *
- * The checkpoint is opened with holes allowed, so that a lost file does not prevent the examination of the rest.
- * Nothing is written. The result that salvage would give for each state is computed as in ckpt-edit salvage
- * without another checkpoint.
+ * Files may be missing when the checkpoint is opened, so that the rest can be examined. Nothing is written. For each
+ * state, it is computed what ckpt-edit salvage would restore without another checkpoint.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,17 +19,17 @@
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* Everything that is printed. */
+/* All data that are printed. */
 struct damaged {
     const struct source *s;
-    const struct report *r;             /* findings of the open */
-    struct report *foreign;             /* findings of mismatch_find_foreign() */
+    const struct report *r;             /* findings of opening the checkpoint */
+    struct report *foreign;             /* findings of mismatch_find_foreign(), about files of another save */
     struct damage d;
     struct salvage x;
     int n_weights;                      /* number of parameters with damaged weights */
     int n_intact;                       /* number of parameters without any damage */
-    bool lost_files;                    /* the open reported lost or unreadable files */
-    bool no_optimizer;                  /* no file of optimizer states is there */
+    bool lost_files;                    /* a finding of opening reports lost or unreadable files */
+    bool no_optimizer;                  /* the checkpoint has no file with optimizer states */
 };
 
 /* ---- evaluation ---- */
@@ -64,7 +62,7 @@ static void count_damaged_params(struct damaged *x)
         x->no_optimizer |= strcmp(report_get(x->r, i)->code, "no_optimizer") == 0;
 }
 
-/* Returns true if files are of two saves. */
+/* Returns true if the files are of two different saves. */
 static bool is_mixed(const struct damaged *x)
 {
     return report_count(x->foreign, SEV_ERROR) > 0;
@@ -75,7 +73,10 @@ static bool is_damaged(const struct damaged *x)
     return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer || is_mixed(x);
 }
 
-/* Append how salvage would obtain the elements of a state, with their numbers: "widened 16384, zeroed 3". */
+/*
+ * Append how salvage would restore the elements of a state, with the number of elements for each way: "widened 16384,
+ * zeroed 3".
+ */
 static void origins(const struct salvage_state *st, struct strbuf *out)
 {
     for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
@@ -124,15 +125,15 @@ static void print_damaged_state(const struct damaged *x, const struct salvage_st
 }
 
 /*
- * Returns true if everything could be opened. If not, the list of damage is incomplete, and the errors name what is
- * missing from it.
+ * Returns true if all files could be opened. Otherwise the list of damage is incomplete, and the printed errors name
+ * the missing files.
  */
 static bool is_damage_list_complete(const struct damaged *x)
 {
     return report_count(x->r, SEV_ERROR) == 0 && x->s->n_unread == 0;
 }
 
-/* Returns true if ckpt-edit salvage can write this checkpoint again. */
+/* Returns true if ckpt-edit salvage can write the restored checkpoint. */
 static bool can_salvage(const struct damaged *x)
 {
     return is_damage_list_complete(x) && !x->no_optimizer && x->s->layout->opens_with_holes &&
@@ -140,8 +141,8 @@ static bool can_salvage(const struct damaged *x)
 }
 
 /*
- * Opens the checkpoint again with `o`. Returns the source if it has parameters and nothing in it failed to open, else
- * NULL. The caller closes it.
+ * Open the checkpoint again with options `o`. Returns the source if it has parameters and all its files could be
+ * opened, else NULL. The caller closes it.
  */
 static struct source *reopen_without_error(const struct damaged *x, const struct source_opts *o)
 {
@@ -157,7 +158,7 @@ static struct source *reopen_without_error(const struct damaged *x, const struct
     return s;
 }
 
-/* Returns true if the only errors of the open are those that --accept-mismatch makes warnings. */
+/* Returns true if all errors of opening are of the kind that --accept-mismatch turns into warnings. */
 static bool opens_with_mismatch(const struct damaged *x)
 {
     const struct source_opts o = { .hf = true, .holes = true, .accept_mismatch = true };
@@ -171,7 +172,7 @@ static bool opens_with_mismatch(const struct damaged *x)
     return s != NULL;
 }
 
-/* Returns true if `weights`, opened without its optimizer, can be written as 3D shards without optimizer. */
+/* `weights` was opened without its optimizer. Returns true if it can be written as 3D shards without an optimizer. */
 static bool can_reshard(const struct source *weights)
 {
     const struct ds_request q = { .no_optimizer = true, .step = -1 };
@@ -185,7 +186,7 @@ static bool can_reshard(const struct source *weights)
     return yes;
 }
 
-/* Returns true if export-hf has or can make the config.json of `weights` without the option --config. */
+/* Returns true if export-hf needs no option --config for `weights`, because it has a config.json or can make one. */
 static bool can_export_alone(const struct source *weights)
 {
     struct hf_config config = {0};
@@ -198,7 +199,10 @@ static bool can_export_alone(const struct source *weights)
     return yes;
 }
 
-/* Opens the weights alone; damage in the optimizer's files does not matter. Returns NULL if they are not complete. */
+/*
+ * Open only the weights, so that damage in the optimizer's files does not matter. Returns NULL if the weights are not
+ * complete.
+ */
 static struct source *open_weights(const struct damaged *x)
 {
     const struct source_opts o = { .no_optimizer = true, .hf = true };
@@ -207,8 +211,8 @@ static struct source *open_weights(const struct damaged *x)
 }
 
 /*
- * Print the commands that write `weights`, which may be NULL: then nothing is printed. Each command is tried as far as
- * its own checks go.
+ * Print the commands that can write the weights in another form. A command is printed only if the checks that it makes
+ * before writing succeed. Prints nothing if `weights` is NULL.
  */
 static void print_weights_way(const struct source *weights)
 {
@@ -223,7 +227,7 @@ static void print_weights_way(const struct source *weights)
            can_export_alone(weights) ? "" : "--config FILE ", weights->path, way);
 }
 
-/* Print what can be done with a checkpoint in which some file could not be opened. */
+/* Print what the user can do with a checkpoint in which some file could not be opened. */
 static void print_ways_of_incomplete(const struct damaged *x)
 {
     struct source *weights;

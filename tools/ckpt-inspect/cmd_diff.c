@@ -1,6 +1,4 @@
-/*
- * cmd_diff.c - compare two checkpoints of any topology and layout
- */
+/* cmd_diff.c - compare two checkpoints, which may have different topologies and layouts */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,8 +38,8 @@ static int count_compared(const struct diff *d)
 enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
 
 /*
- * EQUAL requires that values were compared and no difference was found. If nothing was compared, or anything is
- * damaged or not read, the verdict is UNKNOWN.
+ * The verdict is EQUAL only if values were compared and no difference was found. It is UNKNOWN if nothing was compared,
+ * or if anything is damaged or could not be read.
  */
 static enum diff_verdict verdict_of(const struct diff *d)
 {
@@ -93,8 +91,8 @@ static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
         json_object_set_new(o, "n_not_finite", json_integer((json_int_t)sd->n_not_finite));
         json_object_set_new(o, "max_ulps", out_ulps(sd->max_ulps));
         /*
-         * max_abs and rel_l2 cover finite differences only. They are undefined if there are none, or if the bits are
-         * not numbers.
+         * max_abs and rel_l2 only consider finite differences. They are undefined if there are none, or if the elements
+         * are not numbers.
          */
         const bool any = sd->n_not_finite < sd->n_differ && dtype_is_number(t->dtype);
 
@@ -171,7 +169,7 @@ static void print_diff_values(const struct stats_diff *sd, enum dtype t)
            sd->first);
     if (!dtype_is_number(t))
         return;
-    /* A difference from a NaN or an infinity has no size, so such elements are counted separately. */
+    /* A difference between a number and a NaN or an infinity has no size. Such elements are counted separately. */
     if (sd->n_not_finite)
         printf("    %" PRIu64 " of them by a NaN or an infinity\n", sd->n_not_finite);
     if (sd->n_not_finite && sd->n_not_finite < sd->n_differ)
@@ -202,7 +200,8 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
 }
 
 /*
- * Returns true if one side is a Transformers model. Such a model has only weights; its source derives everything else.
+ * Returns true if one side is a Transformers model. Such a model only has weights; all other values are derived when it
+ * is opened.
  */
 static bool has_model(const struct diff *d)
 {
@@ -210,7 +209,7 @@ static bool has_model(const struct diff *d)
            (d->b->source && d->b->source->layout->model_folder);
 }
 
-/* Print a note about tensors of one kind that only one side has. Prints nothing if there are none. */
+/* Print a note about tensors of one kind that only one side has. Prints nothing if there are no such tensors. */
 static void print_only(const char *what, int n_first, int n_second, const char *why)
 {
     if (n_first && n_second)
@@ -221,7 +220,7 @@ static void print_only(const char *what, int n_first, int n_second, const char *
                n_first ? "first" : "second");
 }
 
-/* Print what was not compared, so that "equal" is not understood as more than it means. */
+/* Print what was not compared, so that "equal" is not misunderstood. */
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
@@ -252,7 +251,7 @@ static void print_notes(const struct diff *d)
     }
 }
 
-/* Return the text of one side of {key, a, b} for the text output. The caller frees the text. */
+/* Return the value of one side of {key, a, b} as text, for text output. The caller frees it. */
 static char *side_text(const json_t *v)
 {
     char *text;
@@ -276,8 +275,8 @@ static void print_section(const char *title, const json_t *list)
         char *a = side_text(json_object_get(o, "a")), *b = side_text(json_object_get(o, "b"));
 
         /*
-         * The texts may be equal although the values differ, for example in the bytes of a random generator, which a
-         * text does not show.
+         * Two different values may have the same text, for example if they differ in the bytes of a random generator,
+         * which the text does not contain.
          */
         if (strcmp(a, b) == 0)
             printf("  %s: differs\n", json_string_value(json_object_get(o, "key")));
@@ -341,7 +340,7 @@ static void print_diff_text(const struct inspect *in, const struct diff *d)
     print_verdict(d);
 }
 
-/* Compare the CRCs of completely read tensors with the digests of their manifests. */
+/* For each tensor that was read completely, compare its CRC with the digest in its manifest. */
 static void check_diff_digests(const struct diff *d, struct report *r)
 {
     for (int i = 0; i < d->n; i++) {

@@ -1,6 +1,4 @@
-/*
- * cmd_ls.c - list every parameter, and with -v the location of its pieces and all other values
- */
+/* cmd_ls.c - list every parameter; with -v also where its pieces are, and all other values */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +11,7 @@
 #include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/view_match.h"
 
-/* ---- pieces: runs of files that make up a tensor ---- */
+/* ---- pieces: the runs of bytes in files that make up a tensor ---- */
 
 static json_t *pieces_json(const struct view *v, const struct tmap *m)
 {
@@ -31,7 +29,7 @@ static json_t *pieces_json(const struct view *v, const struct tmap *m)
     return a;
 }
 
-/* Return a file's name inside the checkpoint, or its full name if it is located elsewhere. */
+/* Return the name of a file inside the checkpoint, or its full path if it is not in the checkpoint's folder. */
 static const char *short_name(const struct view *v, const char *name)
 {
     size_t n = v->source ? strlen(v->source->path) : 0;
@@ -59,7 +57,7 @@ static void print_states(const struct view_tensor *t, int n)
         printf("%s%s:%s", i ? " " : "", state_name((enum state)t[i].state), dtype_name(t[i].dtype));
 }
 
-/* Return the number of states of the parameter at tensor i; they are tensors i .. i+n-1. */
+/* Return the number of states of the parameter whose first state is tensor i. The states are tensors i .. i+n-1. */
 static int states_at(const struct view *v, int i)
 {
     int n = 1;
@@ -69,7 +67,7 @@ static int states_at(const struct view *v, int i)
     return n;
 }
 
-/* Returns true if every parameter has the states of the first one, in the same dtypes. */
+/* Returns true if all parameters have the same states with the same dtypes as the first one. */
 static bool same_states(const struct view *v)
 {
     int n = v->n ? states_at(v, 0) : 0;
@@ -89,7 +87,7 @@ static const char *or_dash(const char *text)
     return text ? text : "-";
 }
 
-/* Column widths for this checkpoint. Names, which have any length, are in the last column. */
+/* Widths of the columns for this checkpoint. The names, which may have any length, are in the last column. */
 struct widths {
     int shape, rule;
     /* true if the states are printed after each name, because they are not the same for all parameters */
@@ -97,8 +95,8 @@ struct widths {
 };
 
 /*
- * Return the rule for merging tensor-parallel slices, or NULL for a model without such slices whose layout defines
- * no rules.
+ * Return the name of the rule for merging the tensor-parallel slices of p. Returns NULL for a model without such slices
+ * in a layout that does not define rules.
  */
 static const char *param_merge_rule_name(const struct view *v, const struct param *p)
 {
@@ -226,7 +224,7 @@ static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bo
     return o;
 }
 
-/* List the tensors that are not read, for scripts. The text output reports them as errors. */
+/* List the tensors that could not be read as JSON, for scripts. In text output they are reported as errors. */
 static json_t *ls_unread_json(const struct view *v)
 {
     json_t *a = json_array();
@@ -298,8 +296,8 @@ static void print_param_list(const struct inspect *in, const struct view *v)
 /* ---- one file: one line per tensor ---- */
 
 /*
- * A NumPy array among the plain values: numpy.core.multiarray._reconstruct() with the state (1, shape, type, order,
- * bytes). Sets *shape and returns the type's letters ("f8"), or NULL for another value.
+ * Parse a NumPy array among the plain values. It is pickled as numpy.core.multiarray._reconstruct() with the state (1,
+ * shape, type, order, bytes). Sets *shape and returns the letters of the type ("f8"). Returns NULL for any other value.
  */
 static const char *numpy_array(const struct pk *v, const struct pk **shape)
 {
@@ -317,7 +315,7 @@ static const char *numpy_array(const struct pk *v, const struct pk **shape)
     return pk_as_str(type->args->item[0]);
 }
 
-/* "[2, 3]" */
+/* Return a shape as text: "[2, 3]". */
 static char *numpy_shape(const struct pk *shape)
 {
     struct strbuf sb = {0};
@@ -332,7 +330,7 @@ static char *numpy_shape(const struct pk *shape)
     return sb.buf;
 }
 
-/* Print a line per array, or add it to `list` unless that is NULL. */
+/* Print one line per array. If `list` is not NULL, add the arrays to it instead. */
 static void list_arrays(const struct view *v, int width, int types, json_t *list)
 {
     for (int i = 0; i < v->n_plain; i++) {

@@ -10,8 +10,8 @@
 #include "tools/ckpt-inspect/inspect.h"
 
 /*
- * Print the result as text. damaged: not everything could be opened, so it cannot be established that the copies are in
- * sync.
+ * Print the result as text. If `damaged` is true, some files could not be opened, so the result cannot be that all
+ * copies are in sync.
  */
 static void print_replicas_text(const struct inspect *in, const struct source *s, const struct replicas *r,
                                 bool damaged)

@@ -10,7 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "tools/ckpt-inspect/view_match.h"
 
-/* Print a line for one state of a tensor, after a line for the tensor's name unless same_name is set. */
+/* Print a line for one state of a tensor. Unless same_name is true, a line with the name of the tensor comes first. */
 static void print_row(const struct view_tensor *t, const struct stats *s, bool same_name)
 {
     bool any = stats_n_finite(s) > 0;
@@ -56,8 +56,8 @@ static void print_tensor_stats(const struct inspect *in, const struct view *v, c
 }
 
 /*
- * Compute the statistics of all tensors. Returns 0 with the results in job[v->n], or -1. Damage found in the bytes is
- * added to `r`.
+ * Compute the statistics of all tensors. Returns 0 and stores the results in job[v->n], or returns -1. Damage that is
+ * found while reading is added to `r`.
  */
 static int compute_tensor_stats(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r,
                                 struct err *e)

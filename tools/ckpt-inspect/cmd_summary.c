@@ -1,6 +1,4 @@
-/*
- * cmd_summary.c - summarize a checkpoint from names and tables alone
- */
+/* cmd_summary.c - summarize a checkpoint, only from the names of its files and its tables */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +17,7 @@ enum { N_CLASSES = 3 };
 
 struct sizes {
     int n[N_CLASSES + 1];
-    uint64_t bytes[N_CLASSES + 1];      /* the last element is the total */
+    uint64_t bytes[N_CLASSES + 1];      /* by class of file; the last element is the total */
 };
 
 static struct sizes sizes_of(const struct source *s)
@@ -49,14 +47,17 @@ static void print_count_or_unknown(const char *what, int64_t n)
 }
 
 /*
- * Return the number of parameters that the configuration implies or, without a configuration, that the weights
- * have.
+ * Return the number of parameters. It follows from the configuration, or, if there is none, from the shapes of the
+ * weights.
  */
 static int64_t count_params(const struct source *s)
 {
     int64_t n = source_has_unknown_family(s) ? 0 : model_n_params(&s->config);
 
-    /* For a universal form the summary reads names only. */
+    /*
+     * In a layout whose shapes are only in the files of the parameters, they are not known here, because these files
+     * are not opened.
+     */
     for (int i = 0; source_has_unknown_family(s) && !s->layout->shapes_in_files && i < s->n_params; i++)
         if (!s->param[i].shared_with)
             n += shape_count(s->param[i].ndim, s->param[i].shape);
@@ -259,7 +260,7 @@ int cmd_summary(struct inspect *in)
     for (int i = 0; i < in->n_args; i++) {
         int one = view_is_file(in->arg[i]) ? summarise_file(in, in->arg[i]) : summarise_source(in, in->arg[i]);
 
-        rc = one > rc ? one : rc;               /* one bad path does not hide the others */
+        rc = one > rc ? one : rc;               /* if one path fails, the others are still printed */
     }
     return rc;
 }

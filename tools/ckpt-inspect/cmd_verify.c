@@ -1,6 +1,4 @@
-/*
- * cmd_verify.c - check that a checkpoint is complete and undamaged; libcommon/check/verify.h does the work
- */
+/* cmd_verify.c - check that a checkpoint is complete and undamaged, by libcommon/check/verify.h */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +10,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* Print the command that lists the readable rest of the checkpoint, if anything is lost or damaged. */
+/* If anything is lost or damaged, print the command that lists the part that can still be read. */
 static void print_way(const char *path, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
@@ -23,8 +21,8 @@ static void print_way(const char *path, const struct report *r)
 }
 
 /*
- * Print the findings that limit the result, even without -v: checks that verify could not make, and files of another
- * save.
+ * Print the findings that limit what the result means, even without -v: checks that verify could not make, and files of
+ * another save.
  */
 static void print_limit(const struct report *r)
 {

@@ -23,8 +23,8 @@ static int diff_key_cmp(const void *a, const void *b)
 }
 
 /*
- * Return the number of the first layer, or -1. Layer numbers differ between forks (docs/formats.md, section 4.1),
- * so layers are counted from the first one.
+ * Return the number of the first layer, or -1 if there are no layers. Layers are counted from the first one, because
+ * forks of the trainers number them differently (docs/formats.md, section 4.1).
  */
 static int first_layer(const struct view *v)
 {
@@ -41,7 +41,7 @@ static int first_layer(const struct view *v)
     return first;
 }
 
-/* Value for the number of the first layer if the numbers in names are not pipeline layers. */
+/* Used instead of the number of the first layer if the numbers in names are not those of pipeline layers. */
 enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)
@@ -58,7 +58,7 @@ static char *key_text(const struct view *v, const struct view_tensor *t, int fir
         return xstrdup(t->path ? t->path : t->name);
     if (!t->param)
         return str_fmt("value %s", t->name);
-    /* A Transformers model may be written with or without this prefix. */
+    /* The names of a Transformers model may or may not have this prefix. */
     if (str_starts(t->name, "transformer."))
         return str_fmt("%s %s", t->name + strlen("transformer."), state_name((enum state)t->state));
     if (first == PLAIN_NAMES)
@@ -89,7 +89,8 @@ static void keys_free(struct key *k, int n)
 }
 
 /*
- * Returns true if the tensors are vocabularies that differ only in the number of rows, which depends on their padding.
+ * Returns true if both tensors are vocabularies that differ only in the number of rows, because they are padded
+ * differently.
  */
 static bool common_rows(const struct view_tensor *a, const struct view_tensor *b)
 {
@@ -137,14 +138,17 @@ static void match_pair_tensors(struct diff *d, struct diff_pair *p)
 }
 
 /*
- * ---- forms that store a tensor differently ----
+ * ---- layouts that store the same tensor in different ways ----
  *
- * ZeRO-3, universal forms and torch.distributed store a trained parameter as its master alone; other forms store
- * 16-bit weights next to it. Frozen parameters have only weights, which a universal form widens. A model folder
+ * ZeRO-3, universal forms and torch.distributed store only the fp32 master of a trained parameter; other layouts also
+ * store 16-bit weights. Frozen parameters only have weights, which a universal form converts to fp32. A model folder
  * and a folder of torch.distributed store buffers among the weights; ZeRO stores them separately.
  */
 
-/* Find a key: NAME and a state, or that of a value. Frees `text`. Returns NULL if no tensor has the key. */
+/*
+ * Find a key, which is the name of a parameter and a state, or the name of a value. Frees `text`. Returns NULL if no
+ * tensor has the key.
+ */
 static struct key *find_diff_key(struct key *k, int n, char *text)
 {
     struct key want = { text, NULL, false };
@@ -154,7 +158,7 @@ static struct key *find_diff_key(struct key *k, int n, char *text)
     return found;
 }
 
-/* Return the key of another state of the parameter that t belongs to. The caller frees the key. */
+/* Return the key of state `st` of the parameter to which tensor t belongs. The caller frees it. */
 static char *key_of_state(const struct view *v, const struct view_tensor *t, int first, enum state st)
 {
     struct view_tensor other = *t;
@@ -168,7 +172,7 @@ static bool is_weight_tensor(const struct view_tensor *t)
     return t->param && (t->state == STATE_BF16 || t->state == STATE_FP32);
 }
 
-/* One side of the comparison, with its keys sorted. */
+/* One side of the comparison, and the sorted keys of its tensors. */
 struct side {
     const struct view *v;
     int first;                          /* number of the first layer */
@@ -186,8 +190,8 @@ static void side_free(struct side *s)
 }
 
 /*
- * Find the tensor that the other side stores in place of t: a master for weights or weights for a master, a buffer
- * among the weights or the reverse. Returns its key, or NULL if there is none.
+ * Find the tensor that the other side stores instead of t: the master instead of weights or the reverse, or a buffer
+ * that is among the weights on one side and separate on the other. Returns its key, or NULL if there is none.
  */
 static struct key *find_otherwise(const struct side *mine, const struct view_tensor *t, const struct side *others)
 {
@@ -210,8 +214,8 @@ static struct key *find_otherwise(const struct side *mine, const struct view_ten
 }
 
 /*
- * Returns true if the parameter has both weights and a master. Then only the one that the other form stores too is
- * compared.
+ * Returns true if the parameter of t has both weights and a master. In this case only the one that the other layout
+ * also stores is compared.
  */
 static bool has_both(const struct view_tensor *t)
 {
@@ -219,8 +223,8 @@ static bool has_both(const struct view_tensor *t)
 }
 
 /*
- * Set held[st] for each state that some parameter of the view has. A state that a side lacks entirely (bf16 in a
- * universal form) is not a difference. --param has no influence on this.
+ * Set held[st] for each state that at least one parameter of the view has, regardless of --param. If a side does not
+ * store a state at all (bf16 in a universal form), this is not a difference.
  */
 static void find_states(const struct view *v, bool held[STATE_N])
 {
@@ -235,8 +239,8 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
 }
 
 /*
- * Returns true if the forms differ and the tensor is not a parameter. Such tensors have other names and locations
- * in other layouts, so a missing one is not a difference.
+ * Returns true if the layouts differ and the tensor is not a parameter. In other layouts such tensors have other names
+ * and locations, so it is not a difference if one is missing.
  */
 static bool is_apart(const struct diff *d, const struct view_tensor *t)
 {
@@ -250,7 +254,7 @@ static int by_unread_path(const void *a, const void *b)
     return strcmp(x->path ? x->path : x->name, y->path ? y->path : y->name);
 }
 
-/* List the tensors that at least one side did not read, each name once. */
+/* List the tensors that could not be read on at least one side, each name once. */
 static void list_diff_unread(struct diff *d)
 {
     int n = 0;
@@ -321,7 +325,7 @@ void diff_pair(struct diff *d)
     side_free(&b);
 }
 
-/* Compare one pair, one block at a time. */
+/* Compare one pair block by block, after rounding. */
 static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err *e)
 {
     enum { N = 1 << 16 };
@@ -352,7 +356,7 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
     return rc;
 }
 
-/* Check the CRCs of the records from which one side of the rounded pairs is read. */
+/* Check the CRCs of the records from which one side of the rounded pairs is read: of A if of_a is true, else of B. */
 static int check_rounded_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {
     struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);

@@ -1,9 +1,9 @@
 /*
- * diff_state.c - find differences other than in tensors: the state of the run, arguments, schedules
+ * diff_state.c - find differences in the state of the run, its arguments and its schedules
  *
- * The trees of the first mp_rank files of both sides are compared key by key. Keys that depend on the topology
- * (ranks, sizes of groups, generators of rank 0) count only if the topologies are the same. Keys that depend on
- * the layout, the writer or the location are reported and never count.
+ * The trees of the first mp_rank files of both sides are compared key by key. A difference in a key that depends on the
+ * topology (ranks, sizes of groups, generators of rank 0) counts only if the topologies are the same. A difference in a
+ * key that depends on the layout, the writer or the location is reported, but never counts.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@
 enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };
 
 /*
- * Weights of keys and of all keys below them. Other keys count. ELSEWHERE: tensors, their tables, and values that
- * compare_run() compares as numbers.
+ * How differences in these keys, and in all keys below them, are treated. Differences in all other keys count.
+ * ELSEWHERE is for tensors, tables of tensors, and values that compare_run() compares as numbers.
  */
 static const struct {
     const char *key;
@@ -67,7 +67,7 @@ struct diff_walk {
 
 static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
-    enum { MOST = 1 << 20 };            /* the state of a generator has a few KB */
+    enum { MOST = 1 << 20 };            /* limit in bytes; the state of a random generator has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
     struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
     struct err e = {0};
@@ -94,7 +94,10 @@ static bool same_items(const struct diff_walk *w, struct pk *const *a, struct pk
     return true;
 }
 
-/* Returns true if two values are equal bit for bit, including types: 3 and 3.0 are not the same argument. */
+/*
+ * Returns true if two values are equal in every bit and in their types. The arguments 3 and 3.0, for example, are not
+ * equal.
+ */
 static bool is_same_pickle_value(const struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     struct pt_tensor x, y;
@@ -140,8 +143,8 @@ static void add_state_diff(json_t *list, const char *key, json_t *a, json_t *b)
 }
 
 /*
- * Return the list that receives differences at `path`: `counted`, the list of differences that do not count, or NULL if
- * they are not reported.
+ * Return the list to which differences at `path` are added: `counted`, or the list of differences that do not count.
+ * Returns NULL if they are not reported.
  */
 static json_t *list_for(const struct diff_walk *w, const char *path, json_t *counted)
 {
@@ -154,7 +157,7 @@ static json_t *list_for(const struct diff_walk *w, const char *path, json_t *cou
     return NULL;
 }
 
-/* Return the pairs of a dict or of an object's state if all keys are strings, else NULL. */
+/* Return the pairs of a dict or of an object's state, or NULL if one of its keys is not a string. */
 static struct pk **string_pairs(const struct pk *v, uint32_t *n)
 {
     struct pk **pair = v && !pk_is_none(v) ? pk_pairs(v, n) : NULL;
@@ -167,7 +170,7 @@ static struct pk **string_pairs(const struct pk *v, uint32_t *n)
 
 enum { MAX_DEPTH = 8 };
 
-/* The two values of one key. The value is NULL on a side that lacks the key. */
+/* The values of one key on both sides. NULL: this side does not have the key. */
 struct both {
     const struct pk *a, *b;
 };
@@ -179,14 +182,14 @@ static void compare_below(struct diff_walk *w, json_t *counted, const char *path
 {
     char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
     bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
-    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* indices of one rank's tensors */
+    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* indices of a rank's tensors */
 
     if (!apart && !numbers)
         compare_state_trees(w, counted, below, v, depth + 1);
     free(below);
 }
 
-/* Compare two dicts: first the keys of the first one, then those keys that only the second one has. */
+/* Compare two dicts: first all keys of the first dict, then the keys that only the second one has. */
 static void compare_dicts(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n_a = 0, n_b = 0;
@@ -219,7 +222,7 @@ static void compare_state_trees(struct diff_walk *w, json_t *counted, const char
     if (!list || (!v.a && !v.b) || (v.a && v.b && is_same_pickle_value(w, v.a, v.b)))
         return;
     if (strcmp(path, "ds_config") == 0 && !dicts)
-        /* The value is the path of a file on one side and may be the contents of the file on the other. */
+        /* On one side the value is the path of a file, and on the other it may be the contents of this file. */
         list = w->out->by_layout;
     if (dicts && depth < MAX_DEPTH)
         compare_dicts(w, counted, path, v, depth);
@@ -235,7 +238,7 @@ static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
         add_state_diff(out, key, json_integer(a), json_integer(b));
 }
 
-/* Compare a dimension of the model. A form that does not record the dimension (0) cannot differ in it. */
+/* Compare a dimension of the model. If one side does not record it (0), there is no difference. */
 static void compare_dimension(const struct diff_state *out, const char *key, int64_t a, int64_t b)
 {
     if (a != b)
@@ -243,15 +246,13 @@ static void compare_dimension(const struct diff_state *out, const char *key, int
                        b > 0 ? json_integer(b) : NULL);
 }
 
-/*
- * Returns true if the source has a configuration. Flags of it that are false are then recorded as false, not unknown.
- */
+/* Returns true if the source has a configuration. If it has, a flag that is not set is known to be false. */
 static bool has_config(const struct source *s)
 {
     return s->config.n_layers > 0 || s->config.hidden > 0;
 }
 
-/* Compare the numbers that every layout can provide, if both sides provide them. */
+/* Compare the numbers that every layout can record, if both sides have them. */
 static void compare_run(const struct diff_state *out, const struct source *x, const struct source *y)
 {
     const struct model_config *a = &x->config, *b = &y->config;
@@ -276,8 +277,8 @@ static void compare_run(const struct diff_state *out, const struct source *x, co
 }
 
 /*
- * Compare the settings of the groups. The number of groups follows from the pipeline stages of a topology, so it
- * does not count; if it differs, only the first groups are compared.
+ * Compare the settings of the optimizer's groups. The number of groups depends on the pipeline stages, so a difference
+ * in it does not count; in that case the groups that both sides have are compared.
  */
 static void compare_param_groups(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
@@ -294,7 +295,9 @@ static void compare_param_groups(struct diff_walk *w, const struct pk *a, const 
     }
 }
 
-/* Compare the arguments, or the schedules. It is no difference if a form of another layout has none at all. */
+/*
+ * Compare the arguments, or the schedules. If a side has another layout and has none of them, this is not a difference.
+ */
 static void compare_part(struct diff_walk *w, json_t *counted, const char *key, const struct pk *a, const struct pk *b)
 {
     const struct both v = { pk_get(a, key), pk_get(b, key) };
@@ -303,7 +306,10 @@ static void compare_part(struct diff_walk *w, json_t *counted, const char *key, 
     compare_state_trees(w, left_out ? w->out->by_layout : counted, key, v, 0);
 }
 
-/* Compare the roots of both mp_rank files. Arguments and schedules are compared elsewhere, into lists of their own. */
+/*
+ * Compare the outermost dicts of both mp_rank files. Arguments and schedules are not included, because they are
+ * compared separately.
+ */
 static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
@@ -323,8 +329,8 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
         struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
 
         /*
-         * Between different stages, a value that only one side has does not count: ZeRO-3 does not save the clipping
-         * threshold, and converters drop a scaler that does not scale.
+         * If the stages of ZeRO differ, a value that only one side has does not count: ZeRO-3 does not save the
+         * threshold for clipping, and converters remove a loss scaler that does not scale.
          */
         compare_state_trees(w, (v.a && v.b) || same_stage ? w->out->run : w->out->by_layout,
                             of_optimizer[i], v, 0);
@@ -332,8 +338,8 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
 }
 
 /*
- * Return the first mp_rank file (ZeRO-3: rank 0's model_states), or NULL. A run that resumes reads its state and
- * arguments from it.
+ * Return the first mp_rank file, or NULL. For ZeRO-3 this is rank 0's model_states file. A run that resumes reads its
+ * state and its arguments from this file.
  */
 static const struct pt *mp_file(const struct source *s)
 {
@@ -348,8 +354,8 @@ static const struct pt *mp_file(const struct source *s)
 }
 
 /*
- * Returns true if both sides have an mp_rank file and the value is a key of its root. compare_roots() then compares the
- * value.
+ * Returns true if both sides have an mp_rank file and the value is in the outermost dict of that file. compare_roots()
+ * compares such values.
  */
 static bool is_of_root(const struct diff_walk *w, const struct source *s, const struct source_value *v)
 {
@@ -357,7 +363,8 @@ static bool is_of_root(const struct diff_walk *w, const struct source *s, const 
 }
 
 /*
- * Compare plain values by their names. A value that only one side has counts only if both sides have the same layout.
+ * Compare plain values by their names. If only one side has a value, this is a difference only if both sides have the
+ * same layout.
  */
 static void compare_values(struct diff_walk *w)
 {
@@ -396,7 +403,10 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     w.a_pt = mp_file(a);
     w.b_pt = mp_file(b);
     if (!w.a_pt && !w.b_pt && a->n_values && b->n_values)
-        /* Arguments and schedules are not compared: the values are all that these layouts record about the run. */
+        /*
+         * Arguments and schedules are not compared, because these layouts record nothing about the run except the
+         * values.
+         */
         return;
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"

@@ -26,8 +26,8 @@ static const struct inspect_command {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /*
- * Return the command that the first word names, or summary for any other word. A folder named like a command must
- * be given as ./ls.
+ * Return the command that the first word names. If it is not the name of a command, return the command summary. A
+ * folder with the name of a command must therefore be given with a path, such as ./ls.
  */
 static const struct inspect_command *find_command(const char *word)
 {
@@ -38,8 +38,8 @@ static const struct inspect_command *find_command(const char *word)
 }
 
 /*
- * Return the command that the user probably meant by a first word that is neither a command nor a path; NULL if no
- * command is similar.
+ * The first word is neither a command nor a path. Return the command that is most similar to it, or NULL if none is
+ * similar.
  */
 static const char *misspelt(const char *word)
 {
@@ -50,7 +50,10 @@ static const char *misspelt(const char *word)
     return word && !strchr(word, '/') && access(word, F_OK) < 0 ? parse_nearest(word, names, N_COMMANDS) : NULL;
 }
 
-/* Remove PATHs that are given more than once, with a warning: they would give the same result again. */
+/*
+ * If a PATH is given more than once, remove the repetitions and print a warning, because they would only repeat the
+ * result.
+ */
 static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
 {
     int n = 0;

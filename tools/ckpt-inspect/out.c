@@ -1,6 +1,4 @@
-/*
- * out.c - print text and JSON that several sub-commands share
- */
+/* out.c - print text and JSON, for several sub-commands */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -103,7 +101,8 @@ int out_open_findings(const struct inspect *in, const struct report *r)
 /* ---- pickled values ---- */
 
 /*
- * Limits of a value that is printed: a shared node can have many parents, so a small pickle can describe a huge tree.
+ * Limits for values that are printed. In a pickle a node can have many parents, so a small pickle can describe a huge
+ * tree.
  */
 enum { PICKLED_MAX_NODES = 1 << 16, PICKLED_MAX_DEPTH = 32 };
 
@@ -113,7 +112,7 @@ static json_t *as_text(const struct pk *v)
     json_t *o;
 
     pk_text(v, &sb);
-    /* pk_text() formats enum members and tensors as quoted strings. */
+    /* pk_text() writes enum members and tensors as strings in quotes. */
     o = sb.buf ? json_loads(sb.buf, JSON_DECODE_ANY, NULL) : NULL;
     if (!json_is_string(o)) {
         json_decref(o);

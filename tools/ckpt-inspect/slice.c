@@ -1,6 +1,4 @@
-/*
- * slice.c - parse a slice and compute the positions of its elements in the tensor
- */
+/* slice.c - parse a slice, and compute which elements of the tensor it contains */
 #include "tools/ckpt-inspect/slice.h"
 
 #include <inttypes.h>
@@ -16,7 +14,7 @@ static int refuse_slice_text(const char *text, struct err *e)
     return -1;
 }
 
-/* Parse the number in [p, end). If the text is empty, *out becomes `absent`. */
+/* Parse the number in the text [p, end). If the text is empty, *out is set to `absent`. */
 static int parse_slice_number(const char *p, const char *end, int64_t absent, int64_t *out)
 {
     char digits[24];
@@ -37,7 +35,7 @@ static int64_t clamp(int64_t v, int64_t n)
     return v < 0 ? 0 : v > n ? n : v;
 }
 
-/* Parse one part between commas, for dimension d. */
+/* Parse the part of the slice between two commas, which is for dimension d. */
 static int parse_part(struct view_slice *s, int d, const char *p, const char *end, const char *text, struct err *e)
 {
     int64_t n = s->shape[d], start, stop, step;
@@ -74,8 +72,8 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
 }
 
 /*
- * Compute the runs of contiguous elements. Trailing dimensions that are selected completely, and the range before them,
- * form one run.
+ * Compute the runs of contiguous elements. A run consists of the last dimensions that are selected completely, and of
+ * the range that is selected in the dimension before them.
  */
 static void compute_slice_runs(struct view_slice *s)
 {

@@ -1,6 +1,4 @@
-/*
- * view_match.c - open a view as the command line requests, and give two views the same names
- */
+/* view_match.c - open a view as the command line requests, and make the names of two views match */
 #include "tools/ckpt-inspect/view_match.h"
 
 #include <stdlib.h>
@@ -27,8 +25,8 @@ static bool is_model(const struct view *v)
 }
 
 /*
- * Undo the derivation of masters from weights that hf_source_open() makes for an import: tensors that are not fp32
- * are weights here, and fp32 tensors remain masters.
+ * hf_source_open() derives master weights from the weights of a model, which an import needs. Undo this: tensors that
+ * are not fp32 are weights here, and fp32 tensors remain master weights.
  */
 static void forget_made_up(struct source *s)
 {
@@ -75,7 +73,7 @@ static const char *bare_name(const struct param *p)
     return p->name + (str_starts(p->name, "transformer.") ? strlen("transformer.") : 0);
 }
 
-/* Returns the number of parameters of `s` whose names `other` does not have. */
+/* Returns the number of parameters of `s` whose names are not in `other`. */
 static int count_unmatched(const struct source *s, const struct source *other)
 {
     struct arena *arena = arena_new(0);
@@ -90,7 +88,7 @@ static int count_unmatched(const struct source *s, const struct source *other)
     return n;
 }
 
-/* What hf_saved_names() replaces in a source. */
+/* The members of a source that hf_saved_names() replaces. */
 struct view_naming {
     struct param *param;
     struct source_names *names;
@@ -103,8 +101,8 @@ static struct view_naming naming_of(const struct source *s)
 }
 
 /*
- * Set the convention for the names of the view's source to `to`. If the tensors are listed under names of another
- * convention, list them again.
+ * Set the names in the view's source to `to`. If the view lists its tensors under other names (`listed`), list them
+ * again.
  */
 static void set_naming(struct view *v, const struct view_naming *listed, const struct view_naming *to)
 {
@@ -120,8 +118,9 @@ static void set_naming(struct view *v, const struct view_naming *listed, const s
 }
 
 /*
- * Rename the parameters of a checkpoint whose model is of another family to the names that save_pretrained writes, and
- * those of its model folder as well. This is done only if more names of the two sides are then the same.
+ * If the model of a checkpoint is not of Megatron's families, rename its parameters to the names that save_pretrained()
+ * writes, and do the same for the model folder on the other side. The new names are used only if more names on both
+ * sides then match.
  */
 static void as_saved(struct view *v, struct view *model)
 {
@@ -160,7 +159,7 @@ int view_match(const struct inspect *in, struct view *a, struct view *b, struct 
         as_saved(a, b);
     if (foreign_b && is_model(a))
         as_saved(b, a);
-    /* For a model of an unknown family both sides already have the same names. */
+    /* If the model is of an unknown family, both sides already have the same names. */
     if (foreign_a || foreign_b)
         return 0;
     if (is_model(a) && b->source && !is_model(b))
