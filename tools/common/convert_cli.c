@@ -1,6 +1,4 @@
-/*
- * convert_cli.c - pass command-line options to a conversion, and print its result as text or JSON
- */
+/* convert_cli.c - pass command-line options to a conversion, and print its result as text or JSON */
 #include "tools/common/convert_cli.h"
 
 #include <stdio.h>
@@ -49,8 +47,8 @@ static const struct finding *first_error(const struct report *r)
 }
 
 /*
- * Print the warnings of `r`. If it has an error, returns -1 with the first one in *e, which names the option that
- * accepts the problem.
+ * Print the warnings in `r`. If `r` also has an error, return -1 and set *e to the first error, to which the name of
+ * the option that accepts it is added.
  */
 static int warn_or_fail(const struct cli *cli, const struct source *s, const struct report *r, struct err *e)
 {
@@ -77,7 +75,10 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
     return -1;
 }
 
-/* Returns true if another file replaces the file at `path`: a finding reports that and begins with the name. */
+/*
+ * Returns true if the file at `path` is not needed, because another file replaced it when the source was opened. A
+ * finding reports this; its text begins with the name of the file.
+ */
 static bool stood_in(const struct report *r, const char *path)
 {
     char *name = path_base(path);
@@ -94,7 +95,7 @@ static bool stood_in(const struct report *r, const char *path)
     return yes;
 }
 
-/* Check that the files of the manifest exist, except those that are known to be lost and not needed. */
+/* Check that the files in the manifest exist, except files that are known to be lost and are not needed. */
 static int check_needed_files(struct source *s, struct report *r, struct err *e)
 {
     struct report *found = report_new();
@@ -147,11 +148,11 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
         snprintf(speed, sizeof speed, " (%.2f GB/s)", rate);
     if (r->n_unread)
         snprintf(left, sizeof left, ", %d unreadable left out", r->n_unread);
-    cli.part = r->part;                 /* 0 of 1 if other tasks of the launcher take no part */
+    cli.part = r->part;                 /* 0 of 1 if the other tasks of the launcher do not take part */
     cli.n_parts = r->n_parts;
     if (r->complete)
         cli_info(&cli, "%s is there already: nothing to do", out);
-    else if (r->points_only && r->published)    /* one part makes it within a second, so there is no rate */
+    else if (r->points_only && r->published)    /* this takes less than a second, so no rate is printed */
         cli_info(&cli, "%s: %s, nothing copied, %.2f s%s", out, what, r->wall_s, r->n_drifted ? CONVERT_DRIFTED : "");
     else if (!r->published && !r->points_only)
         cli_info(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);

@@ -1,6 +1,4 @@
-/*
- * convert_job.c - the steps of a conversion, and what is printed about it
- */
+/* convert_job.c - do the steps of a conversion, and print its result */
 #include "tools/common/convert_job.h"
 
 #include <stdio.h>
@@ -14,7 +12,7 @@
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"
 
-/* A job and its description. */
+/* A job, and how the source was described as the layout of OUT. */
 struct convert_step {
     struct convert_job *j;
     const struct layout_target *t;
@@ -40,8 +38,8 @@ static int certify(void *ctx, const char *dir, struct err *e)
 }
 
 /*
- * Write the certificate of a finished OUT. It was made before OUT was published; if OUT existed already, it is made
- * now.
+ * Write the certificate after OUT was published. Its text was made before that. If OUT was already complete, the text
+ * is made now.
  */
 static int write_certificate(struct convert_step *x, struct err *e)
 {
@@ -191,7 +189,7 @@ static int write_output(struct convert_step *x, struct source *s, struct sink *k
     return EXIT_OK;
 }
 
-/* Fill the members of the request that follow from the options of all converters. */
+/* Fill in the members of the request that follow from the options that all converters have. */
 static void complete_request(struct convert_job *j)
 {
     const struct cli *cli = j->cli;

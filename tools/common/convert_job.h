@@ -1,10 +1,10 @@
 /*
- * convert_job.h - the driver of the converters
+ * convert_job.h - do all steps of a conversion, for all converters
  *
  *   open IN ──► check ──► prepare ──► describe as the layout of OUT ──► write, or print the plan ──► print the result
  *
- * reshape, merge-tp, ds2universal and export-hf are option tables over it. A tool fills the job from its command line.
- * It does not know what a layout needs: layout/layout_write.h does.
+ * reshape, merge-tp, ds2universal and export-hf only have tables of options; each fills in a struct convert_job from
+ * its command line. What a layout needs is decided by layout/layout_write.h, not by the tools.
  */
 #ifndef SHARDKIT_COMMON_CONVERT_JOB_H
 #define SHARDKIT_COMMON_CONVERT_JOB_H
@@ -18,36 +18,48 @@
 #include "libcommon/layout/layouts.h"
 #include "tools/common/convert_cli.h"
 
-/* A step of prepare() ended the job: its output is complete, and convert_job.status is the exit status. */
+/*
+ * Result of prepare(): the job has ended, because the tool has already printed its output. convert_job.status is the
+ * exit status.
+ */
 enum { CONVERT_JOB_DONE = 1 };
 
 struct convert_job {
     struct cli *cli;
     const char *in, *out;
-    const char *shape;                  /* the options that affect the output, as text; --resume needs the same text */
+    const char *shape;                  /* text of the options that affect the output; --resume requires the same
+                                         * text */
     struct source_opts open;
-    const struct layout *to;            /* the layout of OUT; NULL: layout_of_result() */
-    struct write_request request;       /* the members of the options that all converters have are filled by the job */
-    bool set_pointer;                   /* change the pointer file without --set-latest */
-    bool compares_copies;               /* prepare() handles copies that disagree, whatever --replicas is */
-    bool listed_only;                   /* check only that the files of the manifest exist */
+    const struct layout *to;            /* layout of OUT; NULL: layout_of_result() selects it */
+    struct write_request request;       /* members that follow from the options of all converters are filled in by
+                                         * convert_job_run() */
+    bool set_pointer;                   /* write the name of OUT to the file that names the latest checkpoint, even
+                                         * without --set-latest */
+    bool compares_copies;               /* prepare() handles copies that disagree, regardless of --replicas */
+    bool listed_only;                   /* check only that the files in the manifest exist */
 
-    /* Steps of a tool, called with ctx; NULL: none. */
+    /* Functions of the tool, called with ctx. NULL: not needed. */
     void *ctx;
-    /* Open IN, in place of source_open(). Findings of the check go to *found, others to `notes`. */
+    /*
+     * Open IN; used instead of source_open(). Findings that must be checked are added to *found, all others to `notes`.
+     */
     struct source *(*open_input)(void *ctx, struct report **found, struct report *notes, struct err *e);
-    /* Inspect or change the source before it is described. Returns 0, CONVERT_JOB_DONE, or -1 with *e. */
+    /*
+     * Inspect or change the source before it is described as the layout of OUT. Returns 0, CONVERT_JOB_DONE, or -1 with
+     * *e filled.
+     */
     int (*prepare)(void *ctx, struct source *s, struct err *e);
-    /* Return more keys for --json. */
+    /* Return an object with additional keys for --json. */
     json_t *(*more_facts)(void *ctx);
 
-    const struct repair *repaired;      /* for the certificate: the repair of the source; NULL: none */
-    const struct strbuf *repair_log;    /* its log, written next to the files; NULL: none */
-    int status;                         /* for CONVERT_JOB_DONE */
-    struct convert_result result;       /* filled by a conversion; all 0 after a dry run */
+    const struct repair *repaired;      /* for the certificate: describes the repair of the source; NULL: there was
+                                         * none */
+    const struct strbuf *repair_log;    /* journal of the repair, which is written to the output; NULL: none */
+    int status;                         /* exit status, if prepare() returns CONVERT_JOB_DONE */
+    struct convert_result result;       /* result of the conversion; all members are 0 after --dry-run */
 };
 
-/* Convert, or print the plan with --dry-run. Prints the result, or the error. Returns the exit status. */
+/* Do the conversion, or print the plan with --dry-run. Prints the result or the error. Returns the exit status. */
 int convert_job_run(struct convert_job *j);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * deepspeed_options.c - the rows of the options, and the functions that parse their values
- */
+/* deepspeed_options.c - the rows of these options, and the functions that parse their values */
 #include "tools/common/deepspeed_options.h"
 
 #include <stdlib.h>

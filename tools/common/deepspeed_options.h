@@ -1,6 +1,4 @@
-/*
- * deepspeed_options.h - the options that shape a sharded checkpoint, the same in every tool that makes one
- */
+/* deepspeed_options.h - options that determine the shape of a sharded checkpoint, for all tools that write one */
 #ifndef SHARDKIT_COMMON_DEEPSPEED_OPTIONS_H
 #define SHARDKIT_COMMON_DEEPSPEED_OPTIONS_H
 
@@ -10,7 +8,7 @@
 enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };
 
 /*
- * A request for DeepSpeed's files and the arrays that it points to. The struct must not be moved once an option has
+ * A request for DeepSpeed's files, and the arrays to which it points. The struct must not be moved after an option has
  * been parsed.
  */
 struct ds_options {
@@ -19,7 +17,7 @@ struct ds_options {
     struct ds_set sets[DS_SETS_MAX];
 };
 
-/* Rows that are stored in a struct ds_options. The strings are not copied. */
+/* Rows whose values are stored in a struct ds_options. Strings are not copied. */
 extern const struct option_row ds_rows_topology[], ds_rows_set[];
 
 #endif

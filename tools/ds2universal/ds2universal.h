@@ -1,17 +1,15 @@
-/*
- * ds2universal.h - the options of one conversion to a universal form
- */
+/* ds2universal.h - the options of a conversion to a universal form */
 #ifndef SHARDKIT_TOOLS_DS2UNIVERSAL_H
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
 
 #include "tools/common/convert_job.h"
 
-/* Values of --format: positions in the list of the words that it accepts. */
+/* Values of --format. They are the indices of the words that it accepts. */
 enum universal_format { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
 
 struct ds2universal_job {
     struct cli cli;
-    struct convert_job convert;         /* IN, OUT, and the options --vocab and --split */
+    struct convert_job convert;         /* has IN, OUT, and the options --vocab and --split */
     enum universal_format form;
 };
 

@@ -1,6 +1,4 @@
-/*
- * ds2universal_options.c - the options of ds2universal, under our names and those of the reference
- */
+/* ds2universal_options.c - the options of ds2universal, with our names and those of the reference implementation */
 #include <string.h>
 
 #include "libcommon/base/parse.h"
@@ -13,7 +11,10 @@ static int parse_worker_count(void *into, const char *value, struct err *e)
     struct ds2universal_job *j = into;
     int64_t n;
 
-    /* Parse the reference's number of worker processes. In this program more processes than cores gain nothing. */
+    /*
+     * Parse the number of worker processes of the reference implementation. This program uses threads; more threads
+     * than cores would not be faster.
+     */
     if (parse_int(value, 1, 1024, &n) < 0) {
         err_usage(e, "--num_extract_workers, --num_merge_workers: expected a number from 1 to 1024");
         return -1;

@@ -1,6 +1,4 @@
-/*
- * ds2universal_run.c - the conversion that the command line requests
- */
+/* ds2universal_run.c - do the conversion that the command line requests */
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"

@@ -10,8 +10,8 @@
 
 #define FIELD(f) OPTION_FIELD(struct export_job, f)
 /*
- * Marks of options: SHAPES if the output depends on it, EXPORTS if it excludes --import, IMPORTS if it requires
- * --import.
+ * Marks of options. SHAPES: the output depends on the option. EXPORTS: the option cannot be used with --import.
+ * IMPORTS: it requires --import.
  */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 enum { RANKS_MAX = 1 << 16 };
@@ -22,7 +22,7 @@ static int refuse_export_value(struct err *e, const char *what)
     return -1;
 }
 
-/* Return the index of a word in a NULL-terminated list, or -1. */
+/* Return the index of `arg` in a NULL-terminated list of words, or -1. */
 static int find_word_index(const char *arg, const char *const *words)
 {
     for (int i = 0; words[i]; i++)
@@ -45,8 +45,8 @@ static int parse_export_dtype(void *into, const char *arg, struct err *e)
 }
 
 /*
- * Parse a shard size. "5GB" uses powers of 1000, as in Transformers; "5G" uses powers of 1024, as in all other
- * options.
+ * Parse the maximum size of a file. As in Transformers, "5GB" is in powers of 1000. As in all other options, "5G" is in
+ * powers of 1024.
  */
 static int parse_shard_size(void *into, const char *arg, struct err *e)
 {
@@ -72,7 +72,10 @@ static int parse_shard_size(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-/* Read the config.json at `path`, or in the folder `path`, for a model that is in no table. */
+/*
+ * Read a config.json. `path` is the file or the folder that contains it. It is needed for a model that is in none of
+ * the tables.
+ */
 static int read_config_file(struct export_job *j, const char *path, struct err *e)
 {
     json_error_t why;
@@ -203,7 +206,7 @@ static int refuse_export_usage(struct export_job *j, const char *what)
     return -1;
 }
 
-/* The marks of all options that were given, combined. */
+/* Combines the marks of all options that were given. */
 struct export_given {
     struct export_job *job;
     unsigned marks;
@@ -215,7 +218,7 @@ static void record_export_option(void *ctx, const struct option_given *o)
     struct export_given *g = ctx;
 
     g->marks |= marks;
-    /* The output depends on this option. A resumed run must have the same options. */
+    /* The output depends on this option, so a resumed run must have the same one. */
     if (marks & SHAPES)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }

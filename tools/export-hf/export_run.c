@@ -1,6 +1,4 @@
-/*
- * export_run.c - export to Transformers, one tag or all tags of a run; and import
- */
+/* export_run.c - export one checkpoint or all checkpoints of a run to Transformers, and import a model folder */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +11,10 @@
 
 /* ---- export ---- */
 
-/* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
+/*
+ * Returns true if the source has weights for every parameter. ZeRO-3 stores only the fp32 masters of trained
+ * parameters.
+ */
 static bool has_all_weights(const struct source *s)
 {
     for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)
@@ -22,7 +23,10 @@ static bool has_all_weights(const struct source *s)
     return true;
 }
 
-/* Open the input. The optimizer shards, by far the larger part, are opened only if masters are needed. */
+/*
+ * Open the input. The optimizer's files, which are by far the larger part, are opened only if the fp32 masters are
+ * needed.
+ */
 static struct source *open_export_input(void *ctx, struct report **r, struct report *notes, struct err *e)
 {
     struct export_job *j = ctx;
@@ -67,8 +71,8 @@ static int by_tag_name(const void *a, const void *b)
 }
 
 /*
- * Returns true for a tag folder with a name that the trainer gives. A folder with another name is a conversion, which
- * holds the same step again.
+ * Returns true if the folder is a checkpoint with a name that the trainer gives. A folder with another name is the
+ * result of a conversion and contains a step that already exists.
  */
 static bool is_trainer_tag(const char *dir, const char *name)
 {
@@ -108,7 +112,7 @@ static int list_trainer_tags(const char *dir, char ***tags, struct err *e)
     return n;
 }
 
-/* If a tag fails, the remaining tags are still exported. The exit status is the worst of all tags. */
+/* If one checkpoint fails, the others are still exported. The exit status is the worst one. */
 static int export_all_tags(struct export_job *j)
 {
     char **tags = NULL;
@@ -140,10 +144,10 @@ int job_export(struct export_job *j)
 
 /* ---- import ---- */
 
-enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
+enum { DIVISIBLE_BY = 128 };            /* default of Megatron's --make-vocab-size-divisible-by */
 
 /*
- * Returns true with *e set if OUT already exists and may not be replaced. The check is made before a spool file is
+ * If OUT already exists and may not be replaced, sets *e and returns true. This is checked before a spool file is
  * filled.
  */
 static bool import_output_exists(const struct export_job *j, struct err *e)
@@ -151,7 +155,10 @@ static bool import_output_exists(const struct export_job *j, struct err *e)
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
-/* Return the number of rows of the embedding: the number that the user requested, or `rows` padded as Megatron pads. */
+/*
+ * Return the number of rows that the embedding gets: the number that the user requested, or else `rows` rounded up as
+ * Megatron does.
+ */
 static int64_t padded_rows(const struct export_job *j, int64_t rows)
 {
     int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
@@ -159,7 +166,7 @@ static int64_t padded_rows(const struct export_job *j, int64_t rows)
     return j->target.q.vocab ? j->target.q.vocab : (rows + unit - 1) / unit * unit;
 }
 
-/* Read the number of rows of the vocabulary from config.json, without opening the tensors. */
+/* Read the number of rows of the vocabulary from config.json, without opening the files of the tensors. */
 static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 {
     char *path = path_join(j->in, "config.json"), *text;
@@ -178,8 +185,8 @@ static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 }
 
 /*
- * Open a model folder whose files are not those that Transformers loads. Returns NULL without an error for all other
- * folders.
+ * Open a model folder whose files are not those that Transformers loads. If the folder is not of this kind, returns
+ * NULL without an error.
  */
 static struct source *open_other_form(const struct export_job *j, struct err *e)
 {
@@ -189,7 +196,9 @@ static struct source *open_other_form(const struct export_job *j, struct err *e)
     return l && l->model_folder && l->cut_files ? source_open(j->in, &so, NULL, e) : NULL;
 }
 
-/* Open the model folder as a checkpoint of a new run: Megatron's names, arguments, and zeros as moments. */
+/*
+ * Open the model folder as a checkpoint of a new run, with Megatron's names and arguments, and with moments that are 0.
+ */
 static struct source *open_model_folder(void *ctx, struct report **r, struct report *notes, struct err *e)
 {
     struct export_job *j = ctx;
@@ -219,7 +228,7 @@ int job_import(struct export_job *j)
     struct convert_job *c = &j->convert;
     int rc;
 
-    j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas */
+    j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas, so there is nothing to resolve */
     j->target.q.zero_moments = !j->target.q.no_optimizer;
     c->cli = &j->cli;
     c->in = j->in;

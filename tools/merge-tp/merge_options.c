@@ -78,7 +78,7 @@ int merge_job_parse(struct merge_job *j, int argc, char **argv)
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
-    /* Record the options that affect the output. A run can be resumed only with the same values and the same IN. */
+    /* Record the options that affect the output. A run can be resumed only with the same options and the same IN. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair,
                 j->convert.request.weights_only, j->cli.replicas);
     if (j->convert.request.config)

@@ -1,6 +1,4 @@
-/*
- * merge_run.c - compare the copies, repair them if requested, then merge
- */
+/* merge_run.c - compare the copies, repair them if requested, and merge the ranks */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +24,7 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
     strbuf_free(&sb);
 }
 
-/* Print the comparison alone, for --check. Returns the exit status. */
+/* Print the result of the comparison for --check. Returns the exit status. */
 static int print_check(const struct merge_job *j, const struct source *s)
 {
     if (j->cli.json)
@@ -35,7 +33,7 @@ static int print_check(const struct merge_job *j, const struct source *s)
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }
 
-/* The keys for --json: the comparison of the copies, and the number of repairs. */
+/* Return the keys for --json: the result of the comparison, and the number of repairs. */
 static json_t *merge_facts(void *ctx)
 {
     const struct merge_job *j = ctx;
@@ -53,7 +51,7 @@ static void print_repairs(const struct merge_job *j)
 
 /* ---- before the merge ---- */
 
-/* Refuse a layout that has nothing to merge: one whose tensors are stored whole, or files of one tensor rank. */
+/* Fail if there is nothing to merge: the layout stores whole tensors, or there is only one tensor-parallel rank. */
 static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
 {
     if (s->layout->entries)
@@ -73,8 +71,8 @@ static int check_ranks(const struct merge_job *j, const struct source *s, struct
 }
 
 /*
- * Make the copies equal. The new values are stored in a spool file next to OUT until they are written. If OUT's parent
- * does not exist yet, or with --dry-run, the file is in /tmp.
+ * Make the copies equal. Until the new values are written to OUT, they are in a spool file next to OUT. With --dry-run,
+ * or if OUT's parent does not exist yet, the spool file is in /tmp.
  */
 static int repair_copies(struct merge_job *j, struct source *s, struct err *e)
 {
@@ -101,13 +99,16 @@ static int refuse_drift(const struct merge_job *j, const struct source *s, struc
     return -1;
 }
 
-/* Returns true if copies differ and --replicas does not select how to resolve them. */
+/* Returns true if copies differ and --replicas does not state how to resolve them. */
 static bool is_stuck(const struct merge_job *j)
 {
     return !j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL;
 }
 
-/* Compare the copies. With --check this is all; else set the number of tensor ranks, and repair copies that differ. */
+/*
+ * Compare the copies. With --check, only print the result. Otherwise set the number of tensor-parallel ranks, and
+ * repair copies that differ.
+ */
 static int prepare_merge(void *ctx, struct source *s, struct err *e)
 {
     struct merge_job *j = ctx;
@@ -155,7 +156,7 @@ int merge_job_run(struct merge_job *j)
     rc = convert_job_run(c);
     if (c->result.published)
         print_repairs(j);
-    if (rc == EXIT_OK && is_stuck(j))           /* the plan was printed, and the merge would be refused */
+    if (rc == EXIT_OK && is_stuck(j))           /* the plan was printed, but without it the merge would fail */
         rc = EXIT_BAD;
     repair_free(&j->repaired);
     replicas_free(&j->replicas);

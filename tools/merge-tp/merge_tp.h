@@ -1,6 +1,4 @@
-/*
- * merge_tp.h - the options of one merge of tensor-parallel ranks, and its results
- */
+/* merge_tp.h - the options and the results of a merge of tensor-parallel ranks */
 #ifndef SHARDKIT_TOOLS_MERGE_TP_H
 #define SHARDKIT_TOOLS_MERGE_TP_H
 
@@ -11,14 +9,14 @@
 
 struct merge_job {
     struct cli cli;
-    struct convert_job convert;         /* IN, OUT, and the options --weights-only and --config */
+    struct convert_job convert;         /* has IN, OUT, and the options --weights-only and --config */
     struct ds_request target;
     int target_tp;                      /* 0 if not given */
     bool check, repair;
-    struct strbuf shape;                /* the options that affect the output, as text */
+    struct strbuf shape;                /* text of the options that affect the output */
     struct replicas replicas;
-    struct repair repaired;             /* n is 0 if no repair was needed */
-    struct strbuf log;                  /* text of OUT/repair.jsonl */
+    struct repair repaired;             /* its member n is 0 if no repair was needed */
+    struct strbuf log;                  /* contents of OUT/repair.jsonl */
 };
 
 /* Parse the command line. Returns 0, or -1 after printing the error. */

@@ -1,6 +1,4 @@
-/*
- * reshape_run.c - convert to the form given by --to, here or by the tool that writes it
- */
+/* reshape_run.c - convert to the form given by --to, in this process or by the tool that writes this form */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,7 +33,9 @@ void reshape_job_exec_tool(struct reshape_job *j, char **argv)
     cli_fail(&j->cli, &e);
 }
 
-/* For 3D shards of a model folder with a config.json, replace this process by export-hf --import. */
+/*
+ * If IN is a model folder with a config.json and the result is 3D shards, replace this process by export-hf --import.
+ */
 static int import_model_folder(void *ctx, struct source *s, struct err *e)
 {
     struct reshape_job *j = ctx;
@@ -56,7 +56,7 @@ int reshape_job_run(struct reshape_job *j)
 {
     static const char *const layouts[] = { NULL, "zero", "zero", "zero", "dcp", "torchdist", "deepspeed" };
     static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    /* Files of ZeRO also need the tensors of --like. */
+    /* For files of ZeRO, the tensors of the checkpoint given by --like are needed, too. */
     const struct source_opts like = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };
     struct convert_job *c = &j->convert;
     struct write_request *q = &c->request;
