@@ -1,6 +1,4 @@
-/*
- * decode.c - convert tokens back to text: --decode
- */
+/* decode.c - convert tokens back to text, for --decode */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,15 +10,15 @@
 struct decoder {
     const struct bpe *bpe;
     const struct mmidx *data;
-    int32_t eod;                        /* omitted at a document's end; -1: there is none */
-    int64_t doc, n;                     /* the document being read, and its number of tokens */
+    int32_t eod;                        /* token that is omitted at the end of a document; -1: none */
+    int64_t doc, n;                     /* doc: the document that is being read; n: its number of tokens */
     int64_t *ids;
     int64_t cap;
     struct strbuf text, line;
     int64_t n_odd;                      /* number of documents that are not valid UTF-8 */
 };
 
-/* Callback for mapped_use(): read document d->doc. */
+/* Read document d->doc. Called through mapped_use(). */
 static int read_document(void *arg, struct err *e)
 {
     struct decoder *d = arg;
@@ -54,7 +52,7 @@ static int print_document(struct decoder *d, int64_t doc, struct err *e)
     strbuf_addf(&d->line, "{\"text\": ");
     d->n_odd += jsonl_quote(&d->line, d->text.buf ? d->text.buf : "", d->text.len) > 0;
     strbuf_add(&d->line, "}\n", 2);
-    /* cli_done() detects a failed write to standard output. */
+    /* If this write fails, cli_done() reports it. */
     fwrite(d->line.buf, 1, d->line.len, stdout);
     return 0;
 }
@@ -90,7 +88,9 @@ int job_decode(struct preprocess_job *j)
     int rc = EXIT_OK;
 
     if (!data || print_all_documents(j, &d, &e) < 0) {
-        /* Standard output already is JSON, one object per document, so --json must not add another one. */
+        /*
+         * Standard output already has one JSON object per document, so the error is not printed there as another one.
+         */
         j->cli.json = false;
         rc = cli_fail(&j->cli, &e);
     }

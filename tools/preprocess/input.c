@@ -1,8 +1,8 @@
 /*
  * input.c - read text and JSONL files in batches of whole documents
  *
- * Files are read in large blocks. A batch holds whole documents. What follows the last one is carried over to the
- * next batch.
+ * Files are read in large blocks. A batch contains only whole documents. The bytes after the last whole document are
+ * moved to the next batch.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ struct input {
     enum document unit;
     int next;                           /* index of the input to open next */
     struct stream *stream;              /* NULL: no file is open */
-    struct strbuf carry;                /* the start of a document whose end has not been read */
-    size_t scanned;                     /* length of its prefix that is known to contain no end */
-    int64_t line;                       /* line of the open file at the start of the carry */
+    struct strbuf carry;                /* the beginning of a document whose end has not been read yet */
+    size_t scanned;                     /* number of bytes in `carry` that are known not to contain the end */
+    int64_t line;                       /* number of the line in the open file at which `carry` begins */
     uint64_t at;
 };
 
@@ -78,7 +78,7 @@ void batch_free(struct batch *b)
     free(b->doc);
 }
 
-/* Open the next file. */
+/* Open the next input file. */
 static int open_next(struct input *in, struct err *e)
 {
     const char *path = in->job->inputs[in->next];
@@ -93,8 +93,8 @@ static int open_next(struct input *in, struct err *e)
 }
 
 /*
- * Append up to BLOCK more bytes of the open file, decompressed, to the batch. Returns the number of bytes, 0 at the end
- * of the file, or -1.
+ * Read up to BLOCK more bytes of the open file, decompress them if needed, and append them to the batch. Returns the
+ * number of bytes, 0 at the end of the file, or -1 on failure.
  */
 static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 {
@@ -116,8 +116,8 @@ static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 }
 
 /*
- * Find the end of the line or paragraph that begins in p[from..n). Returns the position after its newline, or 0 if the
- * end has not been read yet. A paragraph ends at the first empty line.
+ * Find the end of the line or paragraph whose beginning is in p[0..n); p[0..from) is known not to contain it. Returns
+ * the position after its newline, or 0 if the end has not been read yet. A paragraph ends at the first empty line.
  */
 static size_t find_end(enum document unit, const char *p, size_t from, size_t n)
 {
@@ -149,13 +149,14 @@ static int64_t count_lines(const char *p, size_t n)
 }
 
 /*
- * Add a document of `len` bytes at position `at` of the batch. The line ends that separate documents are not included.
+ * Add a document that consists of `len` bytes at offset `at` of the batch. The newlines that separate documents are
+ * left out.
  */
 static void add_document(struct input *in, struct batch *b, size_t at, size_t len)
 {
     size_t text = len, skip = 0;
 
-    /* Windows editors write a byte order mark before the first line. It is not text. */
+    /* Editors on Windows write a byte order mark before the first line, which is not part of the text. */
     if (in->at == 0 && len >= 3 && memcmp(b->bytes + at, "\xef\xbb\xbf", 3) == 0)
         skip = 3;
     if (in->unit != DOCUMENT_FILE)
@@ -171,8 +172,8 @@ static void add_document(struct input *in, struct batch *b, size_t at, size_t le
 }
 
 /*
- * Split bytes [*start, len) of the batch into documents. Advances *start to the first byte of a document whose end has
- * not been read yet.
+ * Split bytes [*start, len) of the batch into documents. *start is set to the beginning of the first document whose end
+ * has not been read yet.
  */
 static int cut_documents(struct input *in, struct batch *b, size_t *start, bool at_end, struct err *e)
 {

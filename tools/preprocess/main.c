@@ -11,7 +11,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&job.cli, argv, "preprocess");
-    /* Divide the work among the tasks of a launcher only if --part auto requests it. */
+    /* Share the work with other tasks of a launcher only if --part auto requests it. */
     job.cli.part = 0;
     job.cli.n_parts = 1;
     rc = preprocess_job_parse(&job, argc, argv);

@@ -1,19 +1,19 @@
 /*
- * parts.c - several processes share the inputs; the last one merges their datasets
+ * parts.c - divide the inputs among several processes; the process that ends last merges their datasets
  *
- * Each process handles a contiguous range of the inputs, with about the same number of bytes, and writes datasets
- * of its own to
+ * Each process converts a contiguous range of the inputs, with about the same number of bytes, and writes its own
+ * datasets to this folder:
  *
  *   PREFIX.parts/
  *       job             inputs and options: all parts must have the same ones
- *       lock.<i>        locked by the process that does part i (flock: released if it is killed)
+ *       lock.<i>        locked by the process that does part i (by flock(), so the lock ends with the process)
  *       <i>_KEY_document.{bin,idx}
- *       done.<i>        part i is complete; its totals
+ *       done.<i>        exists if part i is complete; contains its totals
  *       publish         locked by the process that merges the parts; contains its process id
  *
- * The process that finds all done.<i> appends the datasets to each other in order. The result is, byte for byte,
- * what a single process would have written. The folder is removed last, unless it contains foreign files. After a
- * kill each part may be started again; completed parts stay complete.
+ * The process that finds all done.<i> joins the datasets in order. The result is, byte for byte, what a single process
+ * would have written. The folder is removed last, unless it contains foreign files. If a process is killed, its part
+ * can be started again; parts that are complete need not be repeated.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -61,12 +61,12 @@ static int describe_job_file(struct strbuf *s, const char *what, const char *pat
         err_sys(e, path, "cannot open");
         return -1;
     }
-    /* The description of a file has neither inode nor device, because these may differ between nodes. */
+    /* Inode and device are not part of the description of a file, because they may differ between nodes. */
     strbuf_addf(s, "%s %lld %lld %s\n", what, (long long)st.st_size, (long long)st.st_mtime, path);
     return 0;
 }
 
-/* Describe everything that the result depends on. */
+/* Describe everything on which the result depends. */
 static int describe_preprocess_job(const struct preprocess_parts *p, struct strbuf *s, struct err *e)
 {
     const struct preprocess_job *j = p->job;
@@ -84,7 +84,7 @@ static int describe_preprocess_job(const struct preprocess_parts *p, struct strb
     return 0;
 }
 
-/* Join the job: the first part writes `job`; the others check that it contains their own description. */
+/* Join the job. The first process writes the file `job`; all others check that it is equal to their own description. */
 static int join_preprocess_parts(const struct preprocess_parts *p, struct err *e)
 {
     char *path = in_dir(p, "job", -1), *found = NULL;
@@ -120,8 +120,8 @@ out:
 /* ---- one part ---- */
 
 /*
- * Compute the inputs of this part, [*first, *end). A file belongs to the part that contains the middle byte of the
- * file, counted over all inputs.
+ * Compute the inputs of this part, [*first, *end). A file belongs to the part whose share of all bytes contains the
+ * middle byte of the file.
  */
 static int compute_part_inputs(const struct preprocess_parts *p, int *first, int *end, struct err *e)
 {
@@ -146,7 +146,7 @@ static int compute_part_inputs(const struct preprocess_parts *p, int *first, int
     return 0;
 }
 
-/* Get the totals of part i. Returns 1 if it is done, 0 if not. */
+/* Get the totals of part i. Returns 1 if the part is done, 0 if not. */
 static int read_part_totals(const struct preprocess_parts *p, int i, struct preprocess_totals *t, struct err *e)
 {
     char *path = in_dir(p, "done.", i), *text = NULL;
@@ -172,7 +172,7 @@ static int do_part(const struct preprocess_parts *p, struct preprocess_totals *t
     int first, end, rc = -1;
 
     mine.prefix = prefix;
-    mine.cli.force = true;              /* replace what a killed run of this part left */
+    mine.cli.force = true;              /* replace what a killed run of this part has left */
     if (compute_part_inputs(p, &first, &end, e) == 0) {
         mine.inputs += first;
         mine.n_inputs = end - first;
@@ -222,8 +222,8 @@ static int put_together(const struct preprocess_parts *p, int key, enum mmidx_ty
 }
 
 /*
- * Remove the files that a process which was killed in put_together() left next to the results. Their names contain the
- * process id.
+ * Remove temporary files next to the results, which were left by a process that was killed in put_together(). Their
+ * names contain the id of that process.
  */
 static void remove_stale_outputs(const struct preprocess_parts *p, int fd)
 {
@@ -255,8 +255,8 @@ static void remove_folder(const struct preprocess_parts *p)
     struct dirent *x;
 
     /*
-     * Remove the records of completed parts first: if the process is killed here, the remaining files must not be
-     * mistaken for completed parts.
+     * Remove the records of completed parts first. If this process is killed during the removal, no part can then be
+     * mistaken for a complete one.
      */
     for (int i = 0; i < p->n; i++) {
         char *done = in_dir(p, "done.", i);
@@ -273,7 +273,10 @@ static void remove_folder(const struct preprocess_parts *p)
         cli_warn(&p->job->cli, "%s stays: %s", p->dir, strerror(errno));
 }
 
-/* Merge the files of all parts. Returns 1 if this process published the result, 0 if another process does or did. */
+/*
+ * Merge the files of all parts. Returns 1 if this process has published the result, 0 if another process does it or has
+ * done it.
+ */
 static int publish_merged_parts(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
 {
     char *path = in_dir(p, "publish", -1), number[32];
@@ -304,8 +307,8 @@ static int publish_merged_parts(const struct preprocess_parts *p, const struct p
 }
 
 /*
- * Returns the number of parts that are done. *sum receives the sum of their totals, *missing the first part that is not
- * done.
+ * Returns the number of parts that are done. *sum is set to the sum of their totals, *missing to the first part that is
+ * not done.
  */
 static int count_done(const struct preprocess_parts *p, struct preprocess_totals *sum, int *missing, struct err *e)
 {
@@ -367,7 +370,8 @@ static int run_part(struct preprocess_parts *p, struct err *e)
     if (rc < 0 || (rc == 0 && do_part(p, &mine, e) < 0))
         return -1;
     done = count_done(p, &sum, &missing, e);
-    if (access(p->dir, F_OK) < 0 && errno == ENOENT) {          /* merged by another process in the meantime */
+    if (access(p->dir, F_OK) < 0 && errno == ENOENT) {          /* another process has merged the parts in the
+                                                                 * meantime */
         err_clear(e);
         done = p->n;
         missing = -1;
@@ -393,7 +397,7 @@ int job_run_part(struct preprocess_job *j)
     struct err e = {0};
     int rc;
 
-    /* Every process prints its own messages, which name its part. */
+    /* Every process prints its own messages, which contain the number of its part. */
     j->cli.part = 0;
     j->cli.n_parts = 1;
     rc = job_check_absent(j, &e) < 0 ? -1 : j->cli.dry_run ? job_encode(j, &none, &e) : run_part(&p, &e);

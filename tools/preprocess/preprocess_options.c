@@ -1,6 +1,4 @@
-/*
- * preprocess_options.c - the options of preprocess, with our names and the reference's
- */
+/* preprocess_options.c - the options of preprocess, with our names and those of the reference implementation */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -23,7 +21,7 @@ static int add_json_key(void *into, const char *key, struct err *e)
 
     if (j->n_keys == MAX_KEYS)
         return refuse_preprocess_value(e, "--json-keys: more than 64 keys");
-    if (!*key || strchr(key, '/'))      /* it becomes part of a file name */
+    if (!*key || strchr(key, '/'))      /* because it becomes a part of a file name */
         return refuse_preprocess_value(e, "--json-keys: a key that is empty or has a '/'");
     for (int i = 0; i < j->n_keys; i++)
         if (strcmp(j->keys[i], key) == 0)
@@ -49,7 +47,8 @@ static int parse_dataset_impl(void *into, const char *value, struct err *e)
 
     if (!mmap && strcmp(value, "cached") != 0 && strcmp(value, "lazy") != 0)
         return refuse_preprocess_value(e, "--dataset-impl: expected mmap, cached or lazy");
-    j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* cached and lazy differ only in how they are read */
+    j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* the words cached and lazy only affect how such a dataset
+                                                         * is read */
     return 0;
 }
 
@@ -93,7 +92,7 @@ static const struct option_row rows[] = {
     { 0 },
 };
 
-static const struct option_row part_rows[] = {          /* stored in the cli */
+static const struct option_row part_rows[] = {          /* values are stored in the struct cli */
     { "part", 0, "I/N", "convert part I of N (0 <= I < N) of the input files; the part that ends last merges all "
                         "parts; auto: take I and N from mpirun or srun", .take = cli_parse_part },
     {0},
@@ -116,7 +115,7 @@ static const struct option_row ignored_rows[] = {
     {0},
 };
 
-/* Refuse operands: inputs are given by an option. */
+/* Report a word that is not the value of an option. Inputs are given by an option, too. */
 static int refuse_word(void *into, const char *word, struct err *e)
 {
     (void)into;
@@ -171,7 +170,7 @@ static int check_tokenizer(struct preprocess_job *j)
     return 0;
 }
 
-/* Check that no file is named twice: its documents would be in the training data twice. */
+/* Check that no input is given twice, because its documents would then be in the training data twice. */
 static int check_inputs(struct preprocess_job *j)
 {
     for (int i = 0; i < j->n_inputs; i++)

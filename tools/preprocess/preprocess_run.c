@@ -1,8 +1,8 @@
 /*
  * preprocess_run.c - convert text to token files, with three batches in rotation
  *
- * While the threads encode one batch, the first thread writes the previous one and reads the next one, and then
- * helps. Documents are written in the order in which they were read, so the result is the same for any number of
+ * While the threads encode one batch, the first thread writes the previous batch, reads the next one, and then also
+ * encodes. Documents are written in the order in which they were read, so the result is the same for any number of
  * threads.
  */
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "libcommon/tokens/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 
-/* Location of a document's tokens under one key. */
+/* Where the tokens of a document are stored, for one key. */
 struct preprocess_tokens {
     int thread;
     int64_t at, n;
@@ -30,9 +30,9 @@ struct preprocess_tokens {
 
 struct preprocess_work {
     struct batch in;
-    struct bpe_ids *ids;                /* [threads] */
+    struct bpe_ids *ids;                /* [threads]: the tokens that each thread has made */
     struct preprocess_tokens *out;      /* [documents][keys] */
-    char **bad;                         /* [documents]: error message, or NULL */
+    char **bad;                         /* [documents]: the error message of a document, or NULL */
     size_t cap_out, cap_bad;
 };
 
@@ -49,12 +49,12 @@ struct preprocess_run {
     struct input *input;
     struct mmidx_writer *writer[MAX_KEYS];
     struct progress *progress;
-    int32_t eod;                        /* -1: no token is appended */
+    int32_t eod;                        /* token that is appended to each document; -1: none */
     int n_threads;
     size_t batch_bytes;
     struct preprocess_work work[3];
     struct preprocess_worker *worker;
-    /* first error of reading or writing; later errors of other threads are not stored */
+    /* the first error of reading or writing; later errors of other threads are dropped */
     struct err err;
     struct preprocess_totals *sum;
 };
@@ -82,7 +82,7 @@ int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, s
     return -1;
 }
 
-/* The older form of the index always has four-byte tokens. */
+/* In the legacy form of the index, tokens always have four bytes. */
 static enum mmidx_type token_type(const struct preprocess_run *r)
 {
     return r->job->impl == MMIDX_LEGACY ? MMIDX_I32 : mmidx_type_for(bpe_vocab_size(r->bpe));
@@ -90,14 +90,14 @@ static enum mmidx_type token_type(const struct preprocess_run *r)
 
 /* ---- encoding ---- */
 
-/* A thread that works on a batch. */
+/* A thread, and the batch on which it works. */
 struct encoding {
     struct preprocess_run *run;
     struct preprocess_work *work;
     int thread;
 };
 
-/* Append the tokens of one text to the thread's list. */
+/* Append the tokens of one text to the list of the thread. */
 static int encode_text(const struct encoding *x, const char *text, size_t len, struct preprocess_tokens *out,
                        struct err *e)
 {
@@ -107,7 +107,7 @@ static int encode_text(const struct encoding *x, const char *text, size_t len, s
     *out = (struct preprocess_tokens){ .thread = x->thread, .at = ids->n };
     if (bpe_encode(r->worker[x->thread].encoder, text, len, ids, e) < 0)
         return -1;
-    /* A text without tokens is not a document and gets no end token. */
+    /* A text without tokens does not become a document, so no end token is appended. */
     if (ids->n > out->at && r->eod >= 0) {
         ARRAY_ROOM(ids->v, ids->cap, ids->n + 1);
         ids->v[ids->n++] = r->eod;
@@ -159,7 +159,7 @@ static int encode_plain(const struct encoding *x, const char *text, size_t len, 
 }
 
 /*
- * Encode document i of a batch. An error is stored with the document and reported when the document is due to be
+ * Encode document i of a batch. An error is stored with the document, and is reported when the document would be
  * written.
  */
 static void encode_document(struct preprocess_run *r, struct preprocess_work *w, int64_t i, int thread)
@@ -216,8 +216,8 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
 }
 
 /*
- * Handle a line that cannot be parsed. The reference stops at such a line; with --skip-bad-lines each one is reported
- * and skipped.
+ * Handle a line that cannot be parsed. The reference implementation stops there. With --skip-bad-lines, the line is
+ * reported and skipped.
  */
 static int handle_bad_line(struct preprocess_run *r, const char *what)
 {
@@ -249,7 +249,7 @@ static void write_work(struct preprocess_run *r, struct preprocess_work *w)
 
 static void encode_all(struct preprocess_run *r)
 {
-    int now = 0;                        /* index of the batch being encoded */
+    int now = 0;                        /* index of the batch that is being encoded */
 
     read_work(r, &r->work[now]);
     #pragma omp parallel num_threads(r->n_threads)
@@ -327,8 +327,8 @@ static int start_preprocess_run(struct preprocess_run *r, uint64_t in_bytes, str
     }
     r->n_threads = j->cli.threads;
     /*
-     * Size of a batch: there are three batches, and each has its text and at most four bytes of tokens per byte of
-     * text.
+     * Compute the size of a batch. There are three batches, each with its text and at most four bytes of tokens per
+     * byte of text.
      */
     r->batch_bytes = (size_t)min_u64(j->cli.mem_bytes / 16, 16 << 20);
     r->input = input_new(j);

@@ -1,6 +1,4 @@
-/*
- * totals.c - the results of a run: printed, and saved for the process that merges parts
- */
+/* totals.c - print the results of a run, and save them for the process that merges the parts */
 #include <stdlib.h>
 
 #include <jansson.h>
