@@ -1,5 +1,5 @@
 /*
- * verbs.h - the verbs of shardkit: which tool each one starts, and with which words
+ * verbs.h - the table of shardkit's verbs: the tool that each one starts, and the words that are passed to the tool
  *
  * The help, the completion and the main() of shardkit use these tables. typed_text() uses them to replace the commands
  * of tools in messages.
@@ -14,29 +14,29 @@ enum verb_group { VERBS_LOOK, VERBS_FORM, VERBS_CONTENT, VERBS_SAFE, VERBS_TRAIN
 struct front_verb {
     const char *name;
     enum verb_group group;
-    const char *tool;           /* NULL: the tool depends on --to (struct front_form) */
-    const char *word;           /* word that precedes those of the user, such as "verify"; NULL: none */
-    const char *text;           /* what it does, for the list of verbs */
+    const char *tool;           /* NULL: --to determines the tool (struct front_form) */
+    const char *word;           /* word that is put in front of the user's words, such as "verify"; NULL: none */
+    const char *text;           /* what the verb does, for the list of verbs */
 };
 
-/* A form of checkpoint that `shardkit convert --to` makes. */
+/* A form of checkpoint that `shardkit convert --to` can write. */
 struct front_form {
-    const char *name, *alias;   /* alias: another word for it, or NULL */
+    const char *name, *alias;   /* alias: another word for the form; NULL: none */
     const char *tool;
-    const char *option, *value; /* words that precede those of the user; NULL: none */
+    const char *option, *value; /* words that are put in front of the user's words; NULL: none */
     const char *text;
 };
 
 extern const struct front_verb verbs[];       /* ends with a row without a name */
-extern const struct front_form forms[];       /* the same */
+extern const struct front_form forms[];       /* ends with a row without a name */
 extern const char *const verb_group_titles[N_VERB_GROUPS];
 
-/* Return the verb or form with that name (a form also by its alias), or NULL. */
+/* Return the verb or form whose name is `name`, or NULL if there is none. A form is also found by its alias. */
 const struct front_verb *verb_find(const char *name);
 const struct front_form *form_find(const char *name);
 /*
- * Return the name of the verb or form that is most similar, or NULL if none is. The name of a tool is most similar to
- * the first verb that starts it.
+ * Return the verb or form whose name is most similar to `name`, or NULL if none is similar. If `name` is the name of a
+ * tool, return the first verb that starts this tool.
  */
 const char *verb_nearest(const char *name);
 /*

@@ -1,8 +1,9 @@
 /*
- * front_completion.c - completion scripts of shardkit: those of its tools, and a function that selects one by the verb
+ * front_completion.c - print completion scripts: those of all tools, and a function that selects one of them by the
+ * verb
  *
- * The words of the command line are replaced by those that start the tool (shardkit verify X: ckpt-inspect verify X),
- * and the tool's own function completes them.
+ * The words of the command line are replaced by the words that start the tool: "shardkit verify X" becomes
+ * "ckpt-inspect verify X". The function of that tool then completes them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "tools/shardkit/front.h"
 
 /*
- * Append what `shardkit WORDS... --completion SHELL` prints: the script of a tool. Returns false, and appends nothing,
+ * Append the script of a tool, which `shardkit WORDS... --completion SHELL` prints. Returns false, and appends nothing,
  * if the tool cannot be run.
  */
 static bool append_tool_script(struct strbuf *text, const char *const *words, const char *shell)
@@ -38,7 +39,7 @@ static bool append_tool_script(struct strbuf *text, const char *const *words, co
     return ok;
 }
 
-/* Returns true if a verb before `v` starts the same tool; with v NULL, if any verb starts it. */
+/* Returns true if a verb before `v` in the table starts the same tool; if v is NULL, if any verb starts it. */
 static bool is_tool_known(const char *tool, const struct front_verb *v)
 {
     for (const struct front_verb *before = verbs; before->name && before != v; before++)
@@ -47,7 +48,9 @@ static bool is_tool_known(const char *tool, const struct front_verb *v)
     return false;
 }
 
-/* Append the script of a tool, for zsh as a function. A tool that is not installed gets a warning. */
+/*
+ * Append the script of a tool. For zsh it is put into a function. If the tool is not installed, a warning is printed.
+ */
 static void append_script_of(struct cli *cli, struct strbuf *text, const char *tool, const char *const *words,
                              const char *shell)
 {

@@ -1,6 +1,4 @@
-/*
- * front_help.c - the list of verbs, and the man page of a verb
- */
+/* front_help.c - print the list of verbs, and show the man page of a verb */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +31,10 @@ int front_print_verbs(void)
     return EXIT_OK;
 }
 
-/* Return the path of the tool's man page: installed, or in the sources. NULL if there is none. The caller frees it. */
+/*
+ * Return the path of the tool's man page, which is installed or among the sources. NULL if there is none. The caller
+ * frees it.
+ */
 static char *find_man_page(const char *tool)
 {
     static const char *const folders[] = { "../share/man/man1", "../docs" };
@@ -62,7 +63,7 @@ int front_help_verb(struct cli *cli, const char *name)
             cli_usage(cli, "no verb '%s'", name);
     page = find_man_page(v->tool ? v->tool : "shardkit");
     if (page)
-        execlp("man", "man", page, (char *)NULL);       /* returns if there is no man */
+        execlp("man", "man", page, (char *)NULL);       /* returns only if the program man cannot be started */
     free(page);
     if (!v->tool)
         return front_convert(cli, help);

@@ -1,6 +1,4 @@
-/*
- * front_start.c - start the tool of a verb, and that of a form
- */
+/* front_start.c - start the tool of a verb, or the tool that writes a form */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +24,7 @@ int front_start_tool(struct cli *cli, const char *tool, const char *name, const 
     return cli_fail(cli, &e);
 }
 
-/* Print what `shardkit convert` needs. Returns the exit status. */
+/* Print how to use `shardkit convert`. Returns the exit status. */
 static int print_convert_help(void)
 {
     printf("Usage: shardkit convert IN --to FORM OUT [options]\n"
@@ -47,7 +45,7 @@ static int print_convert_help(void)
     return EXIT_OK;
 }
 
-/* Remove all --to from the words, and return the value of the last one; NULL if there is none. */
+/* Remove all options --to from the words. Returns the value of the last one, or NULL if there is none. */
 static const char *remove_to_option(char **argv)
 {
     const char *to = NULL;

@@ -1,8 +1,8 @@
 /*
- * shardkit - one command for all tools: shardkit VERB starts the tool that does it
+ * shardkit - one command for all tools: `shardkit VERB` starts the tool that has this function
  *
- * The tool replaces this process (libcommon/cli/tool_exec.h), with "shardkit VERB" as argv[0], by which its messages
- * and its --help call it. So its output, exit status and signals are those of the tool.
+ * The tool replaces this process (libcommon/cli/tool_exec.h), so output, exit status and signals are those of the tool.
+ * Its argv[0] is "shardkit VERB", which the tool uses as its name in messages and in --help.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int start_verb(struct cli *cli, const struct front_verb *v, char **argv)
     return rc;
 }
 
-/* Process a word that is no verb. Returns the exit status. */
+/* Report a first word that is not a verb. Returns the exit status. */
 static int refuse_word(struct cli *cli, const char *word)
 {
     const char *near = verb_nearest(word);
