@@ -811,10 +811,62 @@ static bool sample_with_masters(const struct source *s, const struct mismatch_op
     return sampled;
 }
 
+/* Returns -1 with the first record of the map whose bytes do not have the stored CRC, or that cannot be read. */
+static int check_map_records(const struct source *s, const struct tmap *m, struct err *e)
+{
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++)
+            if (m->slice[k].extent[i].len && files_check_record(s->files, m->slice[k].extent[i].record, e) < 0)
+                return -1;
+    return 0;
+}
+
+/* Check all records of the parameter or buffer `name`. Returns -1 as check_map_records() does. */
+static int check_named_records(const struct source *s, const char *name, struct err *e)
+{
+    const struct param *p = source_param(s, name);
+    int rc = p ? check_map_records(s, p->copy, e) : 0;
+
+    for (enum state st = 0; p && st < STATE_N && rc == 0; st++)
+        rc = check_map_records(s, p->state[st], e) < 0 ? -1 : check_map_records(s, p->tied[st], e);
+    for (int i = 0; !p && i < s->n_values && rc == 0; i++)
+        rc = strcmp(s->value[i].name, name) == 0 ? check_map_records(s, s->value[i].map, e) : 0;
+    return rc;
+}
+
+/*
+ * Add the findings of `found` to r. If the records of the first ERROR's parameter are corrupt, the error of the first
+ * such record comes before them, because it is the cause. Only this parameter is read: callers report the first ERROR.
+ */
+static void report_cause_first(const struct source *s, const struct mismatch_opts *o, const struct report *found,
+                               struct report *r)
+{
+    for (int i = 0; i < report_n(found) && !o->moments_only; i++) {
+        const struct finding *f = report_get(found, i);
+        struct err e = {0};
+
+        if (f->severity != SEV_ERROR)
+            continue;
+        if (f->param && check_named_records(s, f->param, &e) < 0)
+            report_add_err(r, "crc", &e);
+        break;
+    }
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        report_add(r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+}
+
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    if (!leaves_out_masters(s, o) || !sample_with_masters(s, o, r))
-        sample_all(s, o, r);
+    struct report *found = report_new();
+
+    if (!leaves_out_masters(s, o) || !sample_with_masters(s, o, r)) {
+        sample_all(s, o, found);
+        report_cause_first(s, o, found, r);
+    }
+    report_free(found);
 }
 
 bool mismatch_is(const struct finding *f)

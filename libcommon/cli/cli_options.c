@@ -112,7 +112,7 @@ const struct option_row cli_rows_convert[] = {
                         "numbers of mpirun or srun, if every task starts this command. auto: require that every task "
                         "does; 0/1: do all parts in this process", .take = cli_parse_part },
     { "accept-mismatch", .help = "print a warning instead of an error if the files of IN seem to be from different "
-                                 "saves or ranks",
+                                 "saves or ranks, or hold NaN, infinite or contradictory values",
       FIELD(accept_mismatch) },
     { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse tensors, types below one byte "
                                  "per element); the result line counts them", FIELD(skip_unreadable) },

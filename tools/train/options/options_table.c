@@ -178,7 +178,7 @@ static const struct option_row checkpoint_rows[] = {
     { "force", 'f', FIELD(force),
       .help = "with --universal-checkpoint: load it even if DIR/latest is newer" },
     FLAG("accept-mismatch", accept_mismatch, "print a warning instead of an error if the files to load seem to be from "
-                                             "different saves")
+                                             "different saves, or hold NaN, infinite or contradictory values")
     WORD("replicas", replicas, "average first majority fail", "fail", "HOW",
          "how to resolve tensor-parallel copies in the checkpoint that differ: average, first, majority or fail")
     INT("check-replicas", check_replicas, 0, COUNT_MAX, "0", "iterations between comparisons of the tensor-parallel "
