@@ -17,7 +17,7 @@ struct ckptedit {
     int n_args;
     const char *in, *out;       /* out: the folder that is written; with --in-place this is swap_before(in) */
     char *place;                /* for --in-place, rollback and commit: the folder that swap_folder() returns for IN */
-    bool in_place, any_type, moments, hard_links;
+    bool in_place, any_type, derived, moments, hard_links;
     const char *weights;        /* value of --weights, such as "0.5,0.3,0.2" */
     const char *init;           /* value of --init, such as "normal:0.02" */
     int rounding;               /* enum merge_rounding */

@@ -6,6 +6,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pickle/pickle.h"
+#include "libcommon/layout/derived_values.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/tree_edit.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -36,6 +37,7 @@ static const char *resolve_args_path(struct edit *x, int place, const char *key,
 static int set_in(const struct ckptedit *j, struct edit *x, int place, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '='), *path;
+    const struct derived_value *derived;
     struct strbuf held = {0};
     const struct pk *was;
     struct pk *value;
@@ -43,6 +45,11 @@ static int set_in(const struct ckptedit *j, struct edit *x, int place, const cha
     path = resolve_args_path(x, place, arena_strndup(edit_arena(x), text, (size_t)(eq - text)), &was, e);
     if (!path)
         return e->kind == ERR_NONE ? 0 : -1;
+    derived = j->derived ? NULL : derived_value_find(path);
+    if (derived) {
+        err_usage(e, "set %s: %s cannot be set: %s; --derived sets this value alone", text, path, derived->by_edit);
+        return -1;
+    }
     value = tree_read(edit_arena(x), eq + 1, was, j->any_type);
     if (value)
         return edit_set_value(x, place, path, value, e) < 0 ? -1 : 1;

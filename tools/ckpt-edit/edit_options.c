@@ -12,6 +12,8 @@ static const struct option_row rows[] = {
                               "rollback and commit)", FIELD(cli.dry_run), .marks = CMD_CHANGES | CMD_LATEST },
     { "any-type", .help = "allow a value of another type than the present one (set)", FIELD(any_type),
       .marks = CMD_SET },
+    { "derived", .help = "also set values that follow from the tensors, the ranks or the step, without what depends on "
+                         "them: for repairs and tests (set)", FIELD(derived), .marks = CMD_SET },
     { "weights", .arg = "LIST", .help = "factors of the folders, in their order, whose sum is 1: 0.5,0.3,0.2 (average; "
                                         "default: equal factors)", FIELD(weights), .marks = CMD_AVERAGE },
     { "decay", .arg = "D", .help = "decay of the moving average: mean = D * mean + (1 - D) * next folder (ema)",

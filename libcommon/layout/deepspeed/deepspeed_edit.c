@@ -13,63 +13,11 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/derived_values.h"
 #include "libcommon/layout/tree_edit.h"
 #include "libcommon/model/config.h"
 
-/* ---- keys that cannot be edited ---- */
-
-#define BY_TENSORS "it is what the tensors are"
-#define BY_RANKS   "it follows from --target-tp, --target-pp and --target-dp"
-
-/* Keys that no edit may change, including everything below them. */
-static const struct {
-    const char *key, *why;
-} owned[] = {
-    { "args.tensor_model_parallel_size", "--target-tp changes it" },
-    { "args.pipeline_model_parallel_size", "--target-pp changes it" },
-    { "args.data_parallel_size", "--target-dp changes it" },
-    { "args.model_parallel_size", "--target-tp changes it" },
-    { "args.transformer_pipeline_model_parallel_size", "--target-pp changes it" },
-    { "args.ds_sequence_parallel_size", BY_RANKS },
-    { "args.world_size", BY_RANKS },
-    { "args.rank", BY_RANKS },
-    { "args.local_rank", BY_RANKS },
-    { "args.padded_vocab_size", "--pad-vocab-size-to changes it" },
-    { "args.pp_partition_method", "--pp-partition-method changes it" },
-    { "args.iteration", "--step changes it" },
-    { "args.no_save_optim", "--drop-optimizer changes it" },
-    { "args.num_layers", BY_TENSORS },
-    { "args.hidden_size", BY_TENSORS },
-    { "args.ffn_hidden_size", BY_TENSORS },
-    { "args.num_attention_heads", BY_TENSORS },
-    { "args.kv_channels", BY_TENSORS },
-    { "args.embed_layernorm", BY_TENSORS },
-    { "args.glu_activation", BY_TENSORS },
-    { "args.swiglu", BY_TENSORS },
-    { "args.params_dtype", BY_TENSORS },
-    { "args.bf16", BY_TENSORS },
-    { "args.fp16", BY_TENSORS },
-    { "iteration", "--step changes it" },
-    { "global_steps", "--step changes it" },
-    { "dp_world_size", "--target-dp changes it" },
-    { "mp_world_size", BY_RANKS },
-    { "checkpoint_parallel_dimensions", BY_RANKS },
-    { "param_shapes", BY_RANKS },
-    { "shared_params", BY_RANKS },
-    { "checkpoint_info.padded_vocab_size", "--pad-vocab-size-to changes it" },
-    { "universal_checkpoint_info", BY_TENSORS },
-};
-
-static const char *find_key_owner(const char *path)
-{
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
-        size_t n = strlen(owned[i].key);
-
-        if (strncmp(path, owned[i].key, n) == 0 && (path[n] == '\0' || path[n] == '.'))
-            return owned[i].why;
-    }
-    return NULL;
-}
+/* ---- the table of positions ---- */
 
 static bool has_position_table(const struct source *s)
 {
@@ -90,7 +38,7 @@ static const char *positions_owner(const struct source *s, const char *path, con
     const char *name;
 
     if (strcmp(path, "args.max_position_embeddings") == 0)
-        return table ? BY_TENSORS : NULL;
+        return table ? "it is what the tensors are" : NULL;
     if (strcmp(path, "args.position_embedding_type") != 0)
         return NULL;
     name = pk_enum(value, &number);
@@ -153,6 +101,7 @@ static const char *resolve_edit_path(const struct ds_target *t, struct pk *root,
 static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *root, struct ds_edit *to, struct err *e)
 {
     const char *eq = strchr(set->text, '='), *why;
+    const struct derived_value *derived;
     const char *key = arena_fmt(t->arena, "%.*s", (int)(eq ? eq - set->text : 0), set->text);
     struct pk *was;
 
@@ -164,7 +113,8 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
     was = tree_find(root, to->path, NULL);
     if (!was)
         return no_such_key(t, set, key, pk_get(root, "args"), e);
-    why = find_key_owner(to->path);
+    derived = derived_value_find(to->path);
+    why = derived ? derived->by_reshape : NULL;
     to->value = why ? NULL : tree_read(t->arena, eq + 1, was, set->any_type);
     if (!why && !to->value)
         return refuse_value(set, key, was, e);
