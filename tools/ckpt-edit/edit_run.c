@@ -172,7 +172,8 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
     int rc = x && change(j, s, x, e) == 0 ? edit_resolve_rewrite(x, e) : -1;
 
     if (rc == 0) {
-        edit_place(x, &(struct edit_place){ j->out, j->hard_links, j->cli.accept_mismatch });
+        edit_place(x, &(struct edit_place){ .out = j->out, .hard_links = j->hard_links, .in_place = j->in_place,
+                                            .accept_mismatch = j->cli.accept_mismatch });
         edit_count(x, &sum);
         if (j->cli.dry_run && edit_rewrite_summary(x))
             rc = preview_rewrite(j, x, e);

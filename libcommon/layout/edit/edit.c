@@ -491,7 +491,7 @@ void edit_place(struct edit *x, const struct edit_place *p)
         kept->has_crc = manifest_listed(known, f->was, files_size(x->s->files, f->file), &kept->crc);
         x->kept[x->n_kept++] = kept;
     }
-    x->has_manifest = known != NULL;
+    x->has_manifest = known != NULL || (x->s->layout->model_folder && !p->in_place);
     json_decref(known);
     kept_choose_ways(x->kept, x->n_kept, x->s->files, p->out, p->hard_links);
 }

@@ -75,6 +75,11 @@ struct edit_place {
     /* Unchanged files become hard links to the source's files, if the file system cannot share blocks. */
     bool hard_links;
     bool accept_mismatch;       /* unchanged files may differ from the source's manifest */
+    /*
+     * The result takes the source's place. A manifest is not added then: files of the user in the folder would be
+     * listed, and files that are listed are removed together with the checkpoint.
+     */
+    bool in_place;
 };
 /*
  * Find out how each unchanged file gets into the result, which depends on the file systems of the source and of p->out.
@@ -113,9 +118,9 @@ void edit_log(struct edit *x, const struct strbuf *log);
  */
 struct source *edit_source(struct edit *x);
 /*
- * Returns the sink that writes the result; x must outlive it. The result has a manifest if the source has one, or if
- * the result is written as a whole. In the latter case, files of the source that do not belong to its layout become
- * part of the result unchanged.
+ * Returns the sink that writes the result; x must outlive it. The result has a manifest if the source has one, if it is
+ * a model folder that is not edited in place (safetensors files have no checksums), or if the result is written as a
+ * whole. In the latter case, files of the source that do not belong to its layout become part of the result unchanged.
  */
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x);
 

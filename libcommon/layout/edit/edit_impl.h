@@ -82,7 +82,7 @@ struct edit {
     struct edit_place place;
     int n_kept;                         /* the files that become part of the result unchanged */
     struct kept_file **kept;
-    bool has_manifest;                  /* the source has a valid manifest */
+    bool has_manifest;                  /* the result gets a manifest */
     struct edit_rewrite *rewrite;  /* set if the result is written as a whole; NULL if it is written file by file */
     const struct strbuf *log;  /* contents of repair.jsonl, if the result is written as a whole; otherwise NULL */
 };
