@@ -145,6 +145,22 @@ bool source_has_moments(const struct source *s)
     return false;
 }
 
+bool source_has_all_weights(const struct source *s)
+{
+    for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)
+        if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
+            return false;
+    return true;
+}
+
+void source_drop_moments(struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = STATE_EXP_AVG; st <= STATE_EXP_AVG_SQ; st++)
+            s->param[i].state[st] = s->param[i].tied[st] = NULL;
+    s->run.more_states = NULL;
+}
+
 void source_add_buffers(struct source *s)
 {
     struct param *p = arena_alloc(s->arena, (size_t)(s->n_params + s->n_values + 1) * sizeof *p);

@@ -277,6 +277,13 @@ MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
 /* Returns true if any parameter has Adam's moments. */
 bool source_has_moments(const struct source *s);
 /*
+ * Returns true if the source has weights or masters of every parameter. A source of ZeRO-3 that was opened with
+ * no_optimizer has not: ZeRO-3 stores trained parameters only as fp32 masters, in the optimizer's files.
+ */
+bool source_has_all_weights(const struct source *s);
+/* Remove Adam's moments from all parameters, for a result without optimizer. Masters and weights stay. */
+void source_drop_moments(struct source *s);
+/*
  * Set shape[] to the parameter's shape: with VOCAB_STRIP a vocabulary has only the first V0 rows, without padding.
  * Returns the size of this shape in bytes, with 4 bytes per element.
  */

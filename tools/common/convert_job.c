@@ -234,6 +234,23 @@ static int check_input(const struct convert_job *j, struct source *s, struct rep
     return convert_cli_check(j->cli, s, j->compares_copies || j->cli->replicas != REPLICAS_FAIL, found, e);
 }
 
+/*
+ * Open IN. Without optimizer its files, which are by far the larger part, are opened only if they alone hold the
+ * weights.
+ */
+static struct source *open_input(struct convert_job *j, struct report **found, struct report *notes, struct err *e)
+{
+    struct source *s = j->open_input ? j->open_input(j->ctx, found, notes, e) : source_open(j->in, &j->open, *found, e);
+
+    if (!s || j->open_input || !j->open.no_optimizer || source_has_all_weights(s))
+        return s;
+    source_close(s);
+    report_free(*found);
+    *found = report_new();
+    j->open.no_optimizer = false;
+    return source_open(j->in, &j->open, *found, e);
+}
+
 int convert_job_run(struct convert_job *j)
 {
     struct report *found = report_new(), *notes = report_new();
@@ -243,7 +260,7 @@ int convert_job_run(struct convert_job *j)
 
     j->result = (struct convert_result){0};
     if (check_certificate_path(j, &e) == 0)
-        s = j->open_input ? j->open_input(j->ctx, &found, notes, &e) : source_open(j->in, &j->open, found, &e);
+        s = open_input(j, &found, notes, &e);
     if (s && check_input(j, s, found, &e) == 0) {
         rc = j->prepare ? j->prepare(j->ctx, s, &e) : 0;
         rc = rc == CONVERT_JOB_DONE ? j->status : rc == 0 ? describe_and_write(j, s, notes, &e) : -1;

@@ -12,18 +12,6 @@
 /* ---- export ---- */
 
 /*
- * Returns true if the source has weights for every parameter. ZeRO-3 stores only the fp32 masters of trained
- * parameters.
- */
-static bool has_all_weights(const struct source *s)
-{
-    for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)
-        if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
-            return false;
-    return true;
-}
-
-/*
  * Open the input. The optimizer's files, which are by far the larger part, are opened only if the fp32 masters are
  * needed.
  */
@@ -39,7 +27,7 @@ static struct source *open_export_input(void *ctx, struct report **r, struct rep
 
     (void)notes;
     if (!s || !so.no_optimizer || s->n_params == 0 ||
-        (has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
+        (source_has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);

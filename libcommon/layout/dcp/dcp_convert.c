@@ -47,6 +47,8 @@ int dcp_describe_entries(struct source *s, const struct write_request *q, const 
 {
     struct dcp_described *f = xcalloc(1, sizeof *f);
 
+    if (q->shards->no_optimizer)
+        source_drop_moments(s);
     t->ops = how->ops;
     t->of = f;
     f->how = how;

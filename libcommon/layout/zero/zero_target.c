@@ -276,6 +276,10 @@ static int check_weights_castable(const struct zero_target *t, struct report *no
 
         if (zero_target_holder(t, p->name) || (trained && t->shape.stage == 3))
             continue;
+        if (!m && trained) {
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: its weights are not there", p->name);
+            return -1;
+        }
         if (m && plan_op_of(m->dtype, t->weights) < 0) {
             err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is %s, which cannot be made %s", p->name,
                      dtype_name(m->dtype), dtype_name(t->weights));
