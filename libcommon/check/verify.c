@@ -13,6 +13,7 @@
 #include "libcommon/check/verify_values.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
@@ -168,6 +169,7 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
     count_files(s, o->stats);
     check_strays(s, r);
     check_sums_there(s, r);
+    run_state_check_claims(s, r);
     rc = o->certificate ? certificate_expect(s, o->certificate, r, e) : 0;
     if (rc == 0)
         rc = verify_opened(s, o, r, e);

@@ -2,6 +2,7 @@
  * run_state.c - read the run state from an mp_rank file, and compare it between files
  */
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/base/parse.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/model/config.h"
@@ -224,4 +225,84 @@ void run_state_check(const struct source *s, struct report *r)
     if (!s->layout->pipeline_files)
         check_shared(s, r);
     check_config(s, r);
+}
+
+/* ---- what the arguments and the name state ---- */
+
+/* Returns the step in the name of the folder, or -1 if the name is not the layout's name of a step. */
+static int64_t find_tag_step(const struct source *s)
+{
+    const char *prefix = s->layout->tag_prefix;
+    int64_t step;
+
+    if (!prefix || !s->tag || !str_starts(s->tag, prefix) ||
+        strspn(s->tag + strlen(prefix), "0123456789") != strlen(s->tag) - strlen(prefix) ||
+        parse_int(s->tag + strlen(prefix), 0, INT64_MAX, &step) < 0)
+        return -1;
+    return step;
+}
+
+static void check_counters(const struct source *s, struct report *r)
+{
+    const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL;
+    const int64_t named = find_tag_step(s);
+    int64_t iteration, steps;
+
+    if (pk_as_int(pk_get(root, "iteration"), &iteration) && pk_as_int(pk_get(root, "global_steps"), &steps) &&
+        iteration != steps)
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "records iteration %lld and global_steps %lld: one of them was changed, or the run started at "
+                   "another step than the engine; ckpt-edit retag --step N sets both", (long long)iteration,
+                   (long long)steps);
+    else if (named >= 0 && s->run.iteration >= 0 && named != s->run.iteration)
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "records step %lld, its name has %lld: rename it, or ckpt-edit retag --step N sets the counters",
+                   (long long)s->run.iteration, (long long)named);
+}
+
+/* Returns true if the source has weights that could have another of the trainer's types, and none has this type. */
+static bool has_other_weights(const struct source *s, enum dtype type, enum dtype *found)
+{
+    bool other = false;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *w = s->param[i].copy ? s->param[i].copy : s->param[i].state[STATE_BF16];
+
+        if (!w || !dtype_is_float(w->dtype))
+            continue;
+        if (w->dtype == type)
+            return false;
+        other = true;
+        *found = w->dtype;
+    }
+    return other;
+}
+
+/* Compare the flags bf16 and fp16 of the arguments with each other, with params_dtype and with the weights. */
+static void check_precision(const struct source *s, struct report *r)
+{
+    const struct pk *args = s->run.args, *type = pk_get(args, "params_dtype");
+    enum dtype want, found = DTYPE_N;
+    int64_t bf16, fp16;
+
+    if (!pk_as_int(pk_get(args, "bf16"), &bf16) || !pk_as_int(pk_get(args, "fp16"), &fp16))
+        return;
+    want = bf16 ? DTYPE_BF16 : fp16 ? DTYPE_F16 : DTYPE_F32;
+    if (bf16 && fp16)
+        report_add(r, SEV_WARNING, "precision", s->path, ERR_NO_BYTE, NULL,
+                   "the training arguments state both bf16 and fp16");
+    else if (has_other_weights(s, want, &found))
+        report_add(r, SEV_WARNING, "precision", s->path, ERR_NO_BYTE, NULL,
+                   "the training arguments state bf16 %s and fp16 %s, the weights are %s", bf16 ? "true" : "false",
+                   fp16 ? "true" : "false", dtype_torch_name(found));
+    else if (type && !pk_is_none(type) && !pk_is_class(type, "torch", dtype_torch_name(want)))
+        report_add(r, SEV_WARNING, "precision", s->path, ERR_NO_BYTE, NULL,
+                   "the training arguments state bf16 %s and fp16 %s, which params_dtype contradicts",
+                   bf16 ? "true" : "false", fp16 ? "true" : "false");
+}
+
+void run_state_check_claims(const struct source *s, struct report *r)
+{
+    check_counters(s, r);
+    check_precision(s, r);
 }
