@@ -388,9 +388,89 @@ static int flat_records(const struct source *s, int st, const struct source_file
     return n;
 }
 
+/* A piece of a parameter in a record: where it begins in the record, and where in the parameter's slice. */
+struct vector_part {
+    int param, slice;
+    uint64_t in_slice, at, len;
+};
+
 /*
- * Report flat vectors of two data-parallel ranks that have the same CRC, unless their values hardly vary. Two vectors
- * in the same file are not compared, because repeated layers may be equal.
+ * List the pieces of state `st` that a record holds, in the order of the parameters. Returns their number; the caller
+ * frees *out.
+ */
+static int list_parts(const struct source *s, int st, int record, struct vector_part **out)
+{
+    size_t cap = 0;
+    int n = 0;
+
+    *out = NULL;
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *m = s->param[i].shared_with ? NULL : s->param[i].state[st];
+
+        for (int k = 0; m && k < m->n_slices; k++) {
+            uint64_t in_slice = 0;
+
+            for (int j = 0; j < m->slice[k].n_extents; j++) {
+                const struct extent *x = &m->slice[k].extent[j];
+
+                if (x->record == record) {
+                    ARRAY_ROOM(*out, cap, (size_t)n + 1);
+                    (*out)[n++] = (struct vector_part){ i, k, in_slice, x->at, x->len };
+                }
+                in_slice += x->len;
+            }
+        }
+    }
+    return n;
+}
+
+/* Returns true if the 16-bit weights of two parameters can be read and are equal. */
+static bool has_equal_weights(const struct source *s, const struct param *p, const struct param *q)
+{
+    enum { CHUNK = 1 << 20 };
+    const struct tmap *a = p->state[STATE_BF16], *b = q->state[STATE_BF16];
+    char *x = xmalloc(CHUNK), *y = xmalloc(CHUNK);
+    bool equal = a && b && a->dtype == b->dtype && a->len == b->len &&
+                 shape_equal(p->ndim, p->shape, q->ndim, q->shape);
+
+    for (uint64_t at = 0; equal && at < a->len; at += CHUNK) {
+        const struct tmap_range r = { 0, at, a->len - at < CHUNK ? a->len - at : CHUNK };
+        struct err ignored = {0};
+
+        equal = tmap_read(a, s->files, r, x, &ignored) == 0 && tmap_read(b, s->files, r, y, &ignored) == 0 &&
+                memcmp(x, y, r.len) == 0;
+    }
+    free(x);
+    free(y);
+    return equal;
+}
+
+/*
+ * Returns true if a layer that occurs several times explains why two vectors are equal: each piece in one has the same
+ * place as a piece of another parameter in the other, at the same place of its slice, and the weights of these two
+ * parameters, which other files store, are equal too. Pieces of one parameter are never equal for this reason.
+ */
+static bool is_repeated_layer(const struct source *s, int st, int record_a, int record_b)
+{
+    struct vector_part *a, *b;
+    const int n = list_parts(s, st, record_a, &a), n_b = list_parts(s, st, record_b, &b);
+    bool explained = n > 0 && n == n_b;
+
+    for (int i = 0; i < n && explained; i++) {
+        explained = false;
+        for (int j = 0; j < n_b && !explained; j++)
+            explained = a[i].at == b[j].at && a[i].len == b[j].len && a[i].slice == b[j].slice &&
+                        a[i].in_slice == b[j].in_slice && a[i].param != b[j].param &&
+                        has_equal_weights(s, &s->param[a[i].param], &s->param[b[j].param]);
+    }
+    free(a);
+    free(b);
+    return explained;
+}
+
+/*
+ * Report flat vectors of two data-parallel ranks that have the same CRC, unless their values hardly vary or repeated
+ * layers explain it. Two vectors in the same file are not compared, because repeated layers may be equal.
  */
 static void check_vectors_of(const struct source *s, const struct source_file *of, const struct mismatch_opts *o,
                              struct report *r)
@@ -403,7 +483,8 @@ static void check_vectors_of(const struct source *s, const struct source_file *o
 
         sort_pieces(piece, n);
         p = next_pair(s, piece, 0, n, true);
-        while (p && !hash_piece_sample(s, &p->x, sizeof(float), 1, &values))
+        while (p && (!hash_piece_sample(s, &p->x, sizeof(float), 1, &values) ||
+                     is_repeated_layer(s, st, p[0].x.record, p[1].x.record)))
             p = next_pair(s, piece, (int)(p - piece) + 1, n, true);
         if (p)
             report_add(r, severity_of(o, st, SEV_WARNING), "other_rank", record_file_name(s, p[1].x.record),

@@ -10,6 +10,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/model/family.h"
 #include "libcommon/plan/tmap.h"
@@ -34,6 +35,37 @@ static int64_t read_config_integer(const json_t *config, const char *const *key)
             return json_integer_value(v);
     }
     return -1;
+}
+
+/* ---- sizes in config.json ---- */
+
+/* Check that each size that config.json states at its top level is a whole number. A size of null is not stated. */
+static void check_settings(const struct hf_claims *c)
+{
+    static const struct { const char *key; int least; } sizes[] = {
+        { "num_hidden_layers", 0 }, { "n_layer", 0 }, { "n_layers", 0 }, { "num_layers", 0 }, { "vocab_size", 1 },
+        { "hidden_size", 1 }, { "n_embd", 1 }, { "d_model", 1 },
+    };
+    static const char *const of_families[] = { "num_attention_heads", "num_key_value_heads", "intermediate_size",
+                                               "head_dim", "n_head", "n_inner" };
+    const size_t n = sizeof sizes / sizeof *sizes, n_more = sizeof of_families / sizeof *of_families;
+    const bool known = hf_knows_layers(c->config);
+
+    for (size_t i = 0; i < n + (known ? n_more : 0); i++) {
+        const char *key = i < n ? sizes[i].key : of_families[i - n];
+        const json_t *v = json_object_get(c->config, key);
+        const int least = i < n ? sizes[i].least : 1;
+        char *text;
+
+        if (!v || json_is_null(v) || (json_is_integer(v) && json_integer_value(v) >= least) ||
+            (!known && (json_is_array(v) || json_is_object(v))))
+            continue;
+        text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                   "%s in config.json is %.40s, expected a whole number of at least %d", key, text ? text : "damaged",
+                   least);
+        free(text);
+    }
 }
 
 /* ---- layers ---- */
@@ -236,5 +268,6 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
         check_claimed_sizes(&c, head);
     if (sizes)
         check_layers(&c);
+    check_settings(&c);
     check_claimed_head(&c, table, head);
 }

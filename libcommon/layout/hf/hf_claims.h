@@ -15,6 +15,8 @@ struct source;
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers
  * folder:
+ *   settings    the number of layers, the hidden size and the vocabulary (in known families also heads and
+ *               intermediate_size) must be whole numbers; lists are accepted in other families
  *   layers      the layer numbers must be 0 .. num_hidden_layers - 1; the num_nextn_predict_layers after
  *               these may exist
  *   vocabulary  the embedding and the head must have vocab_size rows
@@ -23,7 +25,8 @@ struct source;
  *               known family must have a head
  *   empty       no tensor may be without elements
  * A size that config.json does not state at its top level (but for example in text_config) is not checked. For a tied
- * head three samples are compared. If `sizes` is false, only the head is checked.
+ * head three samples are compared. If `sizes` is false, only settings and
+ * the head are checked.
  */
 void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,
                      struct report *r);

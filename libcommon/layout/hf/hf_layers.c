@@ -202,6 +202,48 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
+/* ---- biases ---- */
+
+/* The settings with which a model has biases, and the ends of their names. Other models ignore these settings. */
+static const struct { const char *key, *models[3], *end; } bias_settings[] = {
+    { "attention_bias", { "llama", "qwen3" }, ".self_attn.q_proj.bias" },
+    { "attention_bias", { "llama", "qwen3" }, ".self_attn.k_proj.bias" },
+    { "attention_bias", { "llama", "qwen3" }, ".self_attn.v_proj.bias" },
+    { "attention_bias", { "llama", "qwen3" }, ".self_attn.o_proj.bias" },
+    { "mlp_bias", { "llama" }, ".mlp.gate_proj.bias" },
+    { "mlp_bias", { "llama" }, ".mlp.up_proj.bias" },
+    { "mlp_bias", { "llama" }, ".mlp.down_proj.bias" },
+};
+
+static bool is_listed(const char *const *list, const char *name)
+{
+    for (; *list; list++)
+        if (strcmp(*list, name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_kind(const struct layer_tensor *t, int n, const char *end)
+{
+    for (int i = 0; i < n; i++)
+        if (str_ends(t[i].kind, end))
+            return true;
+    return false;
+}
+
+/* Report the biases that config.json states and that no layer has. */
+static void check_biases(const struct layers_check *c, const json_t *config, const char *model_type,
+                         const struct layer_tensor *t, int n)
+{
+    for (size_t i = 0; i < sizeof bias_settings / sizeof *bias_settings && n; i++)
+        if (json_is_true(json_object_get(config, bias_settings[i].key)) &&
+            is_listed(bias_settings[i].models, model_type) && !has_kind(t, n, bias_settings[i].end) &&
+            !is_unread(c->s, bias_settings[i].end))
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                       "no layer has a tensor *%s, which a model with %s in config.json has", bias_settings[i].end,
+                       bias_settings[i].key);
+}
+
 /* Returns the rules of the model's family, or NULL if its model_type has no rules or the model is quantized. */
 static struct family *open_family_of(const json_t *config)
 {
@@ -231,6 +273,10 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
 
     if (!f)
         return;
+    if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
+        report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
+                   "config.json describes a model of type %s, and no tensor has a name of the family %s: config.json "
+                   "is that of another model, or ckpt-edit rename can change the names", model_type, family_name(f));
     n = list_layer_tensors(s, f, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
     for (int i = 0; i < n; i++)
@@ -242,6 +288,7 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
             check_kind(&c, t + first, i + 1 - first);
             first = i + 1;
         }
+    check_biases(&c, config, model_type, t, n);
     free(has_layer);
     free(t);
     family_free(f);

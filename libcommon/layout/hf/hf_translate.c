@@ -9,6 +9,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/unwrap.h"
+#include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/plan/tmap_slice.h"
 
 /* Maximum number of layers of a model. A layer number comes from a name in the file, so it must be bounded. */
@@ -130,14 +131,21 @@ static const char *strange_prefix(const struct source *s, const struct family *f
     return NULL;
 }
 
+/* Returns how many names the family has, apart from the head, whose name many families share. */
 static int names_known(const struct source *s, const struct family *f, bool unwrapped)
 {
     struct family_hit h;
     int n = 0;
 
     for (int i = 0; i < s->n_params; i++)
-        n += hf_find_rule(f, unwrapped ? unwrap_name(s->arena, s->param[i].name) : s->param[i].name, &h);
+        n += !hf_is_head(s->param[i].name) &&
+             hf_find_rule(f, unwrapped ? unwrap_name(s->arena, s->param[i].name) : s->param[i].name, &h);
     return n;
+}
+
+bool hf_has_names_of(const struct source *s, const struct family *f)
+{
+    return names_known(s, f, false) > 0;
 }
 
 int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e)

@@ -39,6 +39,8 @@ MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_s
  * false if there is no rule.
  */
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
+/* Returns true if the family has at least one of the source's names other than a head's, which many families share. */
+bool hf_has_names_of(const struct source *s, const struct family *f);
 /*
  * Returns 1 if all parameters of the source have the family's names in shards, 0 if none of them has, and -1 with
  * ERR_DATA if only some have. The error gives an example of each kind.
