@@ -311,6 +311,11 @@ static bool is_tag_folder(const char *dir)
 static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION };
 enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
 
+const char *layout_pointer_name(int i)
+{
+    return i < N_LATEST ? latest_names[i] : NULL;
+}
+
 /*
  * Returns the name of the folder to which the pointer file `where` refers. `tag` is the text of the file: the name of
  * the folder, or, in Megatron's pointer file, the number of the iteration, or "release". `tag` is returned or freed.

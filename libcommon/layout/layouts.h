@@ -70,6 +70,9 @@ const struct layout *layout_find(const char *name);
  */
 const struct layout *layout_of_result(const struct source *s);
 
+/* Returns the name of the i-th kind of pointer file, such as `latest`; NULL if i is the number of kinds. */
+const char *layout_pointer_name(int i);
+
 /* Returns true if only a tag folder has a file or folder of this name. */
 bool layout_marks_entry(const char *name);
 

@@ -44,8 +44,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
     return rc;
 }
 
-/* Return the absolute path of OUT. Links are resolved in the part of the path that exists. The caller frees it. */
-static char *resolve(const char *path)
+char *convert_resolve_path(const char *path)
 {
     char *real = realpath(path, NULL), *parent, *base, *up;
 
@@ -53,7 +52,7 @@ static char *resolve(const char *path)
         return real;
     parent = path_parent(path);
     base = path_base(path);
-    up = strcmp(parent, path) == 0 ? xstrdup(parent) : resolve(parent);
+    up = strcmp(parent, path) == 0 ? xstrdup(parent) : convert_resolve_path(parent);
     real = path_join(up, base);
     free(up);
     free(parent);
@@ -61,7 +60,7 @@ static char *resolve(const char *path)
     return real;
 }
 
-static bool lies_in(const char *inner, const char *outer)
+bool convert_path_lies_in(const char *inner, const char *outer)
 {
     size_t n = strlen(outer);
 
@@ -70,14 +69,14 @@ static bool lies_in(const char *inner, const char *outer)
 
 int convert_check_paths(const struct source *s, const char *out, struct err *e)
 {
-    char *in = resolve(s->path), *to = resolve(out);
+    char *in = convert_resolve_path(s->path), *to = convert_resolve_path(out);
     int rc = -1;
 
     if (strcmp(in, to) == 0)
         err_usage(e, "%s: is the input itself", out);
-    else if (lies_in(to, in))
+    else if (convert_path_lies_in(to, in))
         err_usage(e, "%s: lies inside the input %s", out, s->path);
-    else if (lies_in(in, to))
+    else if (convert_path_lies_in(in, to))
         err_usage(e, "%s: contains the input %s", out, s->path);
     else
         rc = 0;
@@ -433,6 +432,20 @@ static int check_manifest_digests(const struct conversion *r, struct err *e)
     return rc;
 }
 
+/* Check that the pointer file `name` next to OUT can be written; NULL: none is. Returns -1 with ERR_USAGE if not. */
+static int check_pointer(const char *out, const char *name, struct err *e)
+{
+    char *dir = path_parent(out), *path = name ? path_join(dir, name) : NULL;
+    struct stat st;
+    const bool bad = path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+
+    if (bad)
+        err_usage(e, "%s: is a folder, but the name of %s is to be written to this file: rename the folder", path, out);
+    free(path);
+    free(dir);
+    return bad ? -1 : 0;
+}
+
 static int point_latest_to_result(const struct staging *s, const char *name, struct err *e)
 {
     char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
@@ -443,7 +456,8 @@ static int point_latest_to_result(const struct staging *s, const char *name, str
         for (text += strlen("iter_"); *text == '0' && text[1]; text++)
             ;
     rc = file_replace(path, text, strlen(text), e);
-
+    if (rc < 0)
+        err_add(e, "; %s is complete, only %s was not written", s->out, path);
     free(path);
     free(base);
     free(dir);
@@ -569,7 +583,8 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
 
     memset(res, 0, sizeof *res);
     res->points_only = k->ops->points_only;
-    if (convert_check_paths(s, given->out, e) < 0 || resolve_parts(given, &m, &o, e) < 0)
+    if (convert_check_paths(s, given->out, e) < 0 || check_pointer(given->out, given->move_latest, e) < 0 ||
+        resolve_parts(given, &m, &o, e) < 0)
         goto out;
     /* The output consists of one or two files that refer to the source's files, so part 0 converts it alone. */
     if (k->ops->points_only && o.n_parts > 1)
@@ -579,6 +594,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
     /* If the run has found that the input is damaged, remove its work, so that no later run resumes it. */
+    begun = begun && !res->published;
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))

@@ -18,6 +18,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/npy.h"
+#include "libcommon/layout/output_file.h"
 #include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"
 #include "tools/ckpt-inspect/view_match.h"
@@ -32,44 +33,25 @@ struct cat_out {
     const char *path;
 };
 
-/* Returns true if the file is one of the checkpoint's own files. */
-static bool is_input(const struct view *v, const struct stat *st)
-{
-    bool same = false;
-
-    for (int i = 0; i < files_count(v->files) && !same; i++) {
-        const char *path = files_path(v->files, i, NULL);
-        struct stat in;
-
-        same = path && stat(path, &in) == 0 && in.st_dev == st->st_dev && in.st_ino == st->st_ino;
-    }
-    return same;
-}
-
 /*
  * Open the output. If it is a regular file, it gets its name only once it is complete. A pipe or device is written
  * directly.
  */
 static int cat_out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
-    struct stat st, link;
-    bool there, followed;
+    const struct output_file check = { .path = in->output, .replace = in->cli.force, .devices = true, .read = v->files,
+                                       .in = v->path, .opened = v->source ? v->source->path : NULL };
+    struct stat st;
     int fd;
 
     o->path = in->output;
     o->f = stdout;
     if (!o->path)
         return 0;
-    there = lstat(o->path, &link) == 0;
-    followed = stat(o->path, &st) == 0;
-    if (followed && !S_ISREG(st.st_mode)) {
+    if (output_file_check(&check, e) < 0)
+        return -1;
+    if (stat(o->path, &st) == 0 && !S_ISREG(st.st_mode)) {
         o->f = fopen(o->path, "we");
-    } else if (followed && is_input(v, &st)) {
-        err_usage(e, "%s: is a file of the checkpoint itself", o->path);
-        return -1;
-    } else if (there && !in->cli.force) {
-        err_usage(e, "%s: exists already; --force replaces it", o->path);
-        return -1;
     } else {
         o->tmp = str_fmt("%s.%ld.part", o->path, (long)getpid());
         fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -3,12 +3,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/certificate.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/output_file.h"
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"
 
@@ -52,21 +52,14 @@ static int write_certificate(struct convert_step *x, struct err *e)
     return file_replace(x->j->cli->certificate, x->proof.buf, x->proof.len, e);
 }
 
-/* Refuse (ERR_USAGE) a certificate path that exists already, unless --force or --resume is given. */
-static int check_certificate_path(const struct convert_job *j, struct err *e)
+/* Check the name of the certificate, if one is to be written. */
+static int check_certificate_path(const struct convert_job *j, const struct source *s, struct err *e)
 {
     const struct cli *cli = j->cli;
-    struct stat st;
+    const struct output_file o = { .path = cli->certificate, .replace = cli->force || cli->resume || cli->dry_run,
+                                   .read = s->files, .in = j->in, .opened = s->path, .out = j->out };
 
-    if (!cli->certificate || !j->out || cli->dry_run || lstat(cli->certificate, &st) < 0)
-        return 0;
-    if (!S_ISREG(st.st_mode))
-        err_usage(e, "%s: is not a file: give the certificate another name", cli->certificate);
-    else if (cli->force || cli->resume)
-        return 0;
-    else
-        err_usage(e, "%s: exists already; --force replaces it", cli->certificate);
-    return -1;
+    return !cli->certificate || !j->out ? 0 : output_file_check(&o, e);
 }
 
 /* ---- what is printed ---- */
@@ -259,9 +252,8 @@ int convert_job_run(struct convert_job *j)
     int rc = -1;
 
     j->result = (struct convert_result){0};
-    if (check_certificate_path(j, &e) == 0)
-        s = open_input(j, &found, notes, &e);
-    if (s && check_input(j, s, found, &e) == 0) {
+    s = open_input(j, &found, notes, &e);
+    if (s && check_certificate_path(j, s, &e) == 0 && check_input(j, s, found, &e) == 0) {
         rc = j->prepare ? j->prepare(j->ctx, s, &e) : 0;
         rc = rc == CONVERT_JOB_DONE ? j->status : rc == 0 ? describe_and_write(j, s, notes, &e) : -1;
     }

@@ -34,6 +34,8 @@ int plot_draw(struct runwatch *w, struct err *e)
     char *level = NULL;
     int rc = -1;
 
+    if (draw_check_output(w, e) < 0)
+        goto out;
     if (w->level && cut_level(w->level, &level, &ask.level, e) < 0)
         goto out;
     ask.level_name = level;

@@ -147,6 +147,8 @@ int report_draw(struct runwatch *w, struct err *e)
                          .notes = notes };
     int rc = -1;
 
+    if (draw_check_output(w, e) < 0)
+        goto out;
     draw_runs_read(&runs, w, notes);
     if (w->backups && ask_copies(runs.run[0], w->backups, &why) < 0)
         record_report_warning(w, notes, &why);

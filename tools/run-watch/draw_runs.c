@@ -11,6 +11,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
+#include "libcommon/layout/output_file.h"
 
 /* A word of the command line: "NAME=PATH", or only PATH, which may itself contain a '='. */
 struct word {
@@ -130,8 +131,50 @@ void draw_runs_free(struct draw_runs *r)
     *r = (struct draw_runs){0};
 }
 
+/*
+ * Returns true if the file is an earlier picture or page, which begins with a tag, or if it has no bytes. Logs, event
+ * files, status files and checkpoints do not.
+ */
+static bool is_drawing(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    const int c = f ? fgetc(f) : 0;
+
+    if (f)
+        fclose(f);
+    return f && (c == '<' || c == EOF);
+}
+
+int draw_check_output(const struct runwatch *w, struct err *e)
+{
+    const struct output_file o = { .path = w->output, .replace = true, .devices = true, .in = w->log };
+    struct stat st;
+
+    if (!w->output)
+        return 0;
+    if (output_file_check(&o, e) < 0)
+        return -1;
+    if (stat(w->output, &st) == 0 && S_ISREG(st.st_mode) && !is_drawing(w->output)) {
+        err_usage(e, "%s: exists already and is no picture or page of run-watch: give another name", w->output);
+        return -1;
+    }
+    return 0;
+}
+
 int draw_put(const struct runwatch *w, const struct strbuf *text, struct err *e)
 {
+    struct stat st;
+    FILE *f;
+    bool done;
+
+    if (w->output && stat(w->output, &st) == 0 && !S_ISREG(st.st_mode)) {   /* a pipe or a device */
+        f = fopen(w->output, "we");
+        done = f && fwrite(text->buf, 1, text->len, f) == text->len;
+        done = f && fclose(f) == 0 && done;
+        if (!done)
+            err_sys(e, w->output, "cannot write");
+        return done ? 0 : -1;
+    }
     if (w->output)
         return file_replace(w->output, text->buf, text->len, e);
     fwrite(text->buf, 1, text->len, stdout);

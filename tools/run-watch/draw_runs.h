@@ -23,6 +23,11 @@ void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes);
 /* Call past_resolve() for each run. Fails with ERR_DATA if a run has no iterations. */
 MUST_CHECK int draw_runs_resolve(struct draw_runs *r, struct err *e);
 void draw_runs_free(struct draw_runs *r);
+/*
+ * Check the file of --output before runs are read. Returns -1 with ERR_USAGE if it is not a name that may be written
+ * (output_file.h), or if it exists and is neither a picture nor a page, such as a log or an event file.
+ */
+MUST_CHECK int draw_check_output(const struct runwatch *w, struct err *e);
 /* Write a picture to the file of --output, or to stdout. */
 MUST_CHECK int draw_put(const struct runwatch *w, const struct strbuf *text, struct err *e);
 

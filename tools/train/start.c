@@ -17,6 +17,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
+#include "libcommon/layout/output_file.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/ending.h"
@@ -284,6 +285,14 @@ static int lock_save(struct trainer *t, struct err *e)
     return 0;
 }
 
+/* Check the name of a file that the run writes for the user. NULL is permitted. */
+static int check_written_file(const struct trainer *t, const char *path, struct err *e)
+{
+    const struct output_file o = { .path = path, .replace = true, .devices = true, .in = t->o.load };
+
+    return path ? output_file_check(&o, e) : 0;
+}
+
 /* Open on rank 0 the log, the folder of --save, the event files and the status file. */
 static int open_log(struct trainer *t, struct err *e)
 {
@@ -295,12 +304,15 @@ static int open_log(struct trainer *t, struct err *e)
         return 0;
     if (savedir_check_steps_early(t, e) < 0)
         return -1;
+    if (check_written_file(t, t->o.log_file, e) < 0)
+        return -1;
     log->lines = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!log->lines)
         return -1;
     if (trainer_is_check_only(t))
         return 0;
-    if (t->o.save && lock_save(t, e) < 0)
+    if ((t->o.save && lock_save(t, e) < 0) || check_written_file(t, t->o.status_file, e) < 0 ||
+        check_written_file(t, t->o.dump_logits, e) < 0)
         return -1;
     if (t->o.tensorboard_dir && !(log->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size,
                                                               TRAINLOG_TB_WAIT_S, e)))

@@ -1,0 +1,35 @@
+/*
+ * output_file.h - check the name of a single file that a command writes: a certificate, a printed tensor, a log
+ *
+ * Such a file never takes the place of a file that the command reads, of a file of a checkpoint, or of the pointer file
+ * that names a run's latest checkpoint. The check comes before the work, so a name that cannot be used costs no time.
+ */
+#ifndef SHARDKIT_LAYOUT_OUTPUT_FILE_H
+#define SHARDKIT_LAYOUT_OUTPUT_FILE_H
+
+#include <stdbool.h>
+
+#include "libcommon/base/err.h"
+
+struct files;
+
+struct output_file {
+    const char *path;           /* name of the file to be written */
+    bool replace;               /* an existing file is replaced or extended; false: it is an error that names --force */
+    bool devices;               /* a pipe, a device or a link to something else is permitted; false: only the name of a
+                                 * regular file is */
+    const struct files *read;   /* files of the checkpoint that is read; may be NULL */
+    const char *in;             /* file or folder that the user names as input; may be NULL */
+    const char *opened;         /* tag folder to which `in` led; may be NULL */
+    const char *out;            /* folder that the command writes; may be NULL. It need not exist */
+};
+
+/*
+ * Check that the file can be written. Returns -1 with ERR_USAGE if it is one of the files that are read (also by a hard
+ * link or a symbolic link), if it lies in a folder that holds a checkpoint, in `opened`, or in `out` or the folders in
+ * which `out` is made, if it has the name of a pointer file, if it exists and may not be replaced, if it is a folder,
+ * or if its own folder does not exist. Returns -1 with ERR_SYS if no file can be created in its folder.
+ */
+MUST_CHECK int output_file_check(const struct output_file *o, struct err *e);
+
+#endif
