@@ -528,22 +528,35 @@ static bool is_later(const char *name, const char *tag)
            strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
 }
 
+/* Returns true if the folder is a step of the trainer of Transformers: a model folder whose name is checkpoint-N. */
+static bool is_trainer_step(const char *dir)
+{
+    char *name = path_base(dir);
+    const bool yes = str_starts(name, "checkpoint-") && has_marked_entry(dir, marks_model);
+
+    free(name);
+    return yes;
+}
+
 /*
- * Returns the path of the tag whose name ends in the largest number. Returns NULL with *e set if there is none. Names
- * with text after the number are not considered: these folders are unfinished (.part), or were left by an edit in
- * place, or have another form.
+ * Returns the path of the tag whose name ends in the largest number, or if there are no tags, that of the newest
+ * model folder of a trainer. Returns NULL with *e set if there is none. Names with text after the number are not
+ * considered: these folders are unfinished (.part), or were left by an edit in place, or have another form.
  */
 static char *find_newest_tag(const char *dir, char *const *name, int n, struct err *e)
 {
-    for (int i = n - 1; i >= 0; i--) {
-        char *path = path_join(dir, name[i]);
-        int at;
-        const int n_digits = last_number(name[i], &at);
+    bool (*const is_step[])(const char *) = { is_tag_folder, is_trainer_step };
 
-        if (at + n_digits == (int)strlen(name[i]) && n_digits && is_tag_folder(path))
-            return path;
-        free(path);
-    }
+    for (int k = 0; k < 2; k++)
+        for (int i = n - 1; i >= 0; i--) {
+            char *path = path_join(dir, name[i]);
+            int at;
+            const int n_digits = last_number(name[i], &at);
+
+            if (at + n_digits == (int)strlen(name[i]) && n_digits && is_step[k](path))
+                return path;
+            free(path);
+        }
     no_checkpoint(dir, e);
     return NULL;
 }
@@ -560,7 +573,7 @@ static char **list_related_tags(const char *dir, char *const *name, int n_names,
     for (int i = 0; i < n_names; i++) {
         char *one = path_join(dir, name[i]);
 
-        if ((later ? is_later(name[i], tag) : is_later(tag, name[i])) && is_tag_folder(one))
+        if ((later ? is_later(name[i], tag) : is_later(tag, name[i])) && (is_tag_folder(one) || is_trainer_step(one)))
             path[(*n)++] = one;
         else
             free(one);

@@ -23,8 +23,9 @@ MUST_CHECK struct source *source_open(const char *path, const struct source_opts
 /*
  * List the checkpoints of the run in `dir`: the folder that the pointer file (`latest`) names, and the folders whose
  * names differ from its name only by a smaller number. If there is no pointer file, the folder with the largest number
- * is used as if it were named in one. Returns the paths, in the order of the numbers; the caller frees each path and
- * the array. Returns NULL with *e set if there is none. The checkpoints are not opened.
+ * is used as if it were named in one; without tags, model folders called checkpoint-N are listed. Returns the paths, in
+ * the order of the numbers; the caller frees each path and the array. Returns NULL with *e set if there is none. The
+ * checkpoints are not opened.
  */
 MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
 

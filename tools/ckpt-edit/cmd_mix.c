@@ -156,6 +156,27 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
 }
 
 /*
+ * Warn if two of the checkpoints of --last record one step, or if the steps of --style do not rise. Checkpoints without
+ * a step are not compared.
+ */
+static void warn_steps(const struct ckptedit *j, struct edit_mix *m)
+{
+    for (int i = 1; i < m->n; i++)
+        for (int k = j->last ? 0 : i - 1; k < i; k++) {
+            const struct source *a = part_by_age(j, m, k)->s, *b = part_by_age(j, m, i)->s;
+            const long long step = b->run.iteration, before = a->run.iteration;
+
+            if (step <= 0 || before <= 0)
+                continue;
+            if (j->last && step == before)
+                cli_warn(&j->cli, "%s and %s both record step %lld: one save counts twice", a->path, b->path, step);
+            else if (j->style >= 0 && k == i - 1 && step <= before)
+                cli_warn(&j->cli, "--style: %s records step %lld, %s before it step %lld: the factors are for steps "
+                         "that rise", b->path, step, a->path, before);
+        }
+}
+
+/*
  * If the checkpoint has moments, print that they are not averaged, although they will be used together with the
  * averaged weights.
  */
@@ -176,6 +197,8 @@ static int mix(struct ckptedit *j, struct source *s, struct edit *x, struct edit
 
     if (open_others(j, s, m, e) < 0)
         return -1;
+    if (j->last || j->style >= 0)
+        warn_steps(j, m);
     bytes = edit_mix_bytes(s, m, e);    /* reports checkpoints that do not fit together, before disk space is
                                          * allocated */
     if (bytes < 0)
@@ -212,8 +235,13 @@ int mix_find_steps(struct ckptedit *j, struct err *e)
     const int n = (int)j->last;
 
     j->steps = layout_list_steps(j->in, &j->n_steps, e);
-    if (!j->steps)
+    if (!j->steps) {
+        if (layout_of_folder(j->in)) {
+            err_clear(e);
+            err_usage(e, "--last %d: %s is a checkpoint; --last needs the folder that holds it", n, j->in);
+        }
         return -1;
+    }
     if (j->n_steps < n) {
         err_usage(e, "--last %d: %s has %d checkpoint%s up to the one that 'latest' names", n, j->in, j->n_steps,
                   j->n_steps == 1 ? "" : "s");
