@@ -51,7 +51,8 @@ static enum diff_verdict verdict_of(const struct diff *d)
 /* Return the number of tensors of either side whose values were not compared, for any reason. */
 static int count_not_compared(const struct diff *d)
 {
-    int n = d->n_unread + d->n_values_a + d->n_values_b + d->n_forms_a + d->n_forms_b;
+    int n = d->n_unread + d->n_values_a + d->n_values_b + d->n_forms_a + d->n_forms_b + d->n_second_a +
+            d->n_second_b;
 
     for (int i = 0; i < d->n; i++)
         n += d->pair[i].unlike && strcmp(d->pair[i].unlike, "pieces") == 0;
@@ -224,6 +225,7 @@ static void print_only(const char *what, int n_first, int n_second, const char *
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
+    const bool same_form = d->a->source && d->b->source && source_same_form(d->a->source, d->b->source);
     const int n_rounded = count_compared(d) - d->n_jobs;
 
     for (int i = 0; i < d->n_unread; i++)
@@ -239,7 +241,9 @@ static void print_notes(const struct diff *d)
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
     print_only("weights next to their masters", d->n_forms_a, d->n_forms_b, "the other form keeps one of the two");
-    print_only("tensors other than parameters", d->n_values_a, d->n_values_b, "the layouts differ");
+    print_only("tensors other than parameters", d->n_values_a, d->n_values_b,
+               same_form ? "the other side has no optimizer" : "the layouts differ");
+    print_only("second names of tied tensors", d->n_second_a, d->n_second_b, "the other side has the first name");
     for (int i = 0; i < d->n; i++) {
         const struct diff_pair *p = &d->pair[i];
 

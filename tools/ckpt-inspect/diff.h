@@ -48,8 +48,13 @@ struct diff {
                                          * compared */
     /* for each side, number of states that the layout of the other side does not store; they are not compared */
     int n_forms_a, n_forms_b;
-    /* for each side, number of tensors other than parameters that only its layout has; they are not compared */
+    /*
+     * for each side, number of tensors other than parameters that only its layout has, or that are states of an
+     * optimizer, which the other side does not have; they are not compared
+     */
     int n_values_a, n_values_b;
+    /* for each side, number of second names of tied tensors that the other side has under the first name only */
+    int n_second_a, n_second_b;
     bool state_in_a[STATE_N], state_in_b[STATE_N];
     /*
      * Differences in the state. With --tensors-only its lists are NULL. For single files only `run` is set; it then has

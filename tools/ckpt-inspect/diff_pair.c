@@ -214,6 +214,23 @@ static struct key *find_otherwise(const struct side *mine, const struct view_ten
 }
 
 /*
+ * Returns true if t is the second name of a tied tensor, and the other side has it under its first name. Model folders
+ * and some other layouts leave out second names.
+ */
+static bool is_second_name(const struct diff *d, const struct side *mine, const struct view_tensor *t,
+                           const struct side *others)
+{
+    struct view_tensor first;
+
+    if (!t->param || !t->param->shared_with || !(forms_differ(d) || mine->v->source->layout->model_folder))
+        return false;
+    first = *t;
+    first.name = t->param->shared_with;
+    return find_diff_key(others->k, others->v->n_all, key_text(mine->v, &first, mine->first)) ||
+           find_otherwise(mine, &first, others);
+}
+
+/*
  * Returns true if the parameter of t has both weights and a master. In this case only the one that the other layout
  * also stores is compared.
  */
@@ -238,13 +255,32 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
     return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
 }
 
-/*
- * Returns true if the layouts differ and the tensor is not a parameter. In other layouts such tensors have other names
- * and locations, so it is not a difference if one is missing.
- */
-static bool is_apart(const struct diff *d, const struct view_tensor *t)
+static bool is_optimizer_value(const struct view_tensor *t)
 {
-    return forms_differ(d) && !t->param;
+    return !t->param && str_starts(t->name, "optimizer.state.");
+}
+
+/* Returns true if the checkpoint has states of an optimizer, as states of parameters or as values of other kinds. */
+static bool has_optimizer_states(const struct view *v)
+{
+    for (int i = 0; v->source && i < v->source->n_params; i++)
+        for (int st = STATE_EXP_AVG; st < STATE_N; st++)
+            if (v->source->param[i].state[st])
+                return true;
+    for (int i = 0; i < v->n; i++)
+        if (is_optimizer_value(&v->tensor[i]))
+            return true;
+    return false;
+}
+
+/*
+ * Returns true if the tensor is not a parameter, and the layouts differ or the tensor is a state of the optimizer while
+ * the other side has none. In other layouts such tensors have other names and locations, and --weights-only leaves
+ * states of the optimizer out, so it is not a difference if one is missing.
+ */
+static bool is_apart(const struct diff *d, const struct view_tensor *t, const struct view *other)
+{
+    return !t->param && (forms_differ(d) || (d->a->source && is_optimizer_value(t) && !has_optimizer_states(other)));
 }
 
 static int by_unread_path(const void *a, const void *b)
@@ -301,8 +337,12 @@ void diff_pair(struct diff *d)
         }
         if (!found && !held_by_both(d, p->a))
             continue;
-        if (!found && is_apart(d, p->a)) {
+        if (!found && is_apart(d, p->a, d->b)) {
             d->n_values_a++;
+            continue;
+        }
+        if (!found && is_second_name(d, &a, p->a, &b)) {
+            d->n_second_a++;
             continue;
         }
         d->n++;
@@ -317,8 +357,10 @@ void diff_pair(struct diff *d)
         if (!b.k[i].used && forms_differ(d) && (found = find_otherwise(&b, b.k[i].tensor, &a)) &&
             (has_both(b.k[i].tensor) || has_both(found->tensor)))
             d->n_forms_b += held_by_both(d, b.k[i].tensor);
-        else if (!b.k[i].used && is_apart(d, b.k[i].tensor))
+        else if (!b.k[i].used && is_apart(d, b.k[i].tensor, d->a))
             d->n_values_b++;
+        else if (!b.k[i].used && is_second_name(d, &b, b.k[i].tensor, &a))
+            d->n_second_b++;
         else if (!b.k[i].used && held_by_both(d, b.k[i].tensor))
             d->only_b[d->n_only_b++] = b.k[i].tensor;
     side_free(&a);
