@@ -123,6 +123,14 @@ void cli_printf(FILE *f, const char *fmt, ...)
     free(text);
 }
 
+static int output_error;                /* errno of the first failed flush of standard output, or 0 */
+
+static void flush_output(void)
+{
+    if (fflush(stdout) != 0 && !output_error)
+        output_error = errno;
+}
+
 static void __attribute__((format(printf, 3, 0)))
 cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_list ap)
 {
@@ -130,6 +138,7 @@ cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_
 
     if (!text)
         return;
+    flush_output();                     /* both may go to one file, where the message must follow what was printed */
     if (cli->n_parts > 1)
         fprintf(stderr, "[rank %d] %s%s\n", cli->part, kind, text);
     else
@@ -214,8 +223,10 @@ void cli_json(json_t *o)
 
 int cli_done(struct cli *cli, int rc)
 {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "%s: error: cannot write standard output: %s\n", cli->name, strerror(errno));
+    flush_output();
+    if (output_error || ferror(stdout)) {
+        fprintf(stderr, "%s: error: cannot write standard output: %s\n", cli->name,
+                strerror(output_error ? output_error : errno));
         rc = EXIT_BAD;
     }
     if (signal_seen) {

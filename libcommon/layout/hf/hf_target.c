@@ -246,8 +246,8 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
         return -1;
     }
     if (t->q.format != HF_BIN && !safetensors_has(to->dtype)) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which safetensors do not have: --format bin does",
-                 p->name, dtype_name(to->dtype));
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which safetensors do not have; export-hf "
+                 "--format bin does", p->name, dtype_name(to->dtype));
         return -1;
     }
     to->len = tmap_bytes_as(to->map, to->dtype);

@@ -131,12 +131,12 @@ static int use_shard(struct sink *k, int file, struct err *e)
         return 0;
     path = files_path(k->src->files, file, &sh->base);
     if (!path) {
-        err_usage(e, "%s: cannot be pointed at, it is compressed or lies in memory; unpack it or use --format hdf5",
-                  files_name(k->src->files, file));
+        err_usage(e, "%s: cannot be pointed at, it is compressed or lies in memory; unpack it or use ds2universal "
+                  "--format hdf5", files_name(k->src->files, file));
         return -1;
     }
     if (str_ends(path, ".h5")) {
-        err_usage(e, "%s: the virtual form points into .pt files only; use --format hdf5", path);
+        err_usage(e, "%s: the virtual form points into .pt files only; use ds2universal --format hdf5", path);
         return -1;
     }
     sh->path = path_from_out(k, path, e);
@@ -180,7 +180,7 @@ static int survey(struct sink *k, struct err *e)
                 return -1;
             if (m->op == TMAP_SUM) {
                 err_usage(e, "parameter '%s' is the sum of %d tensor ranks' parts, which no HDF5 dataset over their "
-                          "files can be; use --format hdf5", s->param[i].name, m->n_slices);
+                          "files can be; use ds2universal --format hdf5", s->param[i].name, m->n_slices);
                 return -1;
             }
             if (m->op == TMAP_REPLICAS && m->n_slices > 1)
@@ -474,8 +474,8 @@ static int collect_segments(const struct placing *p, int first, int end, uint64_
         }
     if (w->n_segments <= H5_MAX_SEGMENTS)
         return 0;
-    err_usage(e, "parameter '%s' lies in %d runs, an external HDF5 dataset has %d at most; use --format hdf5",
-              p->p->name, w->n_segments, H5_MAX_SEGMENTS);
+    err_usage(e, "parameter '%s' lies in %d runs, an external HDF5 dataset has %d at most; use ds2universal "
+              "--format hdf5", p->p->name, w->n_segments, H5_MAX_SEGMENTS);
     return -1;
 }
 
