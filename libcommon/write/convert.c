@@ -85,9 +85,15 @@ int convert_check_paths(const struct source *s, const char *out, struct err *e)
     return rc;
 }
 
+uint64_t convert_required_space(const struct source *s, const struct sink *k)
+{
+    return k->ops->estimate(k, s) + kept_copy_bytes(k, s);
+}
+
 static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
 {
-    uint64_t need = k->ops->estimate(k, s) + kept_copy_bytes(k, s), room;
+    const uint64_t need = convert_required_space(s, k);
+    uint64_t room;
 
     if (st->resumed)                    /* the files of the output already exist, and their space is reserved */
         return 0;

@@ -67,6 +67,8 @@ MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *
 char *convert_resolve_path(const char *path);
 /* Returns true if `inner` is `outer` or lies in it. Both are results of convert_resolve_path(). */
 bool convert_path_lies_in(const char *inner, const char *outer);
+/* Returns the number of free bytes without which convert_run() does not start. `k` must not be prepared yet. */
+uint64_t convert_required_space(const struct source *s, const struct sink *k);
 /* Returns -1 with ERR_USAGE if OUT is the source, contains the source, or is inside it. */
 MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
 

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,7 +68,8 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
 {
     const char *tmp = getenv("TMPDIR");
     struct err ignored = {0};
-    char *dir;
+    uint64_t required;
+    char *dir, size[16];
     int rc;
 
     *r = (struct rehearsal){0};
@@ -84,9 +86,14 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     k->o.rehearsal = true;
     k->o.part = 0;
     k->o.n_parts = 1;
+    required = convert_required_space(s, k);
     rc = make_files(s, k, dir, e);
     if (rc == 0)
         rc = measure_folder_files(dir, r, e);
+    required = max_u64(required, r->need_bytes);
+    r->enough = r->free_bytes >= required;
+    if (!r->enough)
+        snprintf(r->lack_text, sizeof r->lack_text, ": not enough, %s must be free", bytes_text(required, size));
     if (dir_remove(dir, rc == 0 ? e : &ignored) < 0)
         rc = -1;
     free(dir);

@@ -15,6 +15,12 @@ struct rehearsal {
     int files;                  /* number of files in OUT, including the manifest */
     uint64_t need_bytes;        /* the sum of the sizes of these files */
     uint64_t free_bytes;        /* free bytes on the file system to which OUT will be written */
+    /*
+     * Whether the conversion would start. It requires somewhat more free space than need_bytes, because it estimates
+     * the size before it describes its files. The text is "", or ": not enough, 5.2 MB must be free".
+     */
+    bool enough;
+    char lack_text[56];
 };
 
 /*

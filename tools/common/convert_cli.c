@@ -191,8 +191,9 @@ int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err
     int rc = rehearsal_run(j->src, k, j->out, &r, e);
 
     if (rc == 0 && j->cli->json) {
-        json_t *o = facts_of(j), *more = json_pack("{s:b, s:i, s:I, s:I}", "dry_run", 1, "files", r.files, "need_bytes",
-                                                   (json_int_t)r.need_bytes, "free_bytes", (json_int_t)r.free_bytes);
+        json_t *o = facts_of(j), *more = json_pack("{s:b, s:i, s:I, s:I, s:b}", "dry_run", 1, "files", r.files,
+                                                   "need_bytes", (json_int_t)r.need_bytes, "free_bytes",
+                                                   (json_int_t)r.free_bytes, "enough", (int)r.enough);
 
         json_object_update(o, more);
         json_decref(more);
@@ -200,10 +201,10 @@ int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err
     } else if (rc == 0) {
         printf("%s -> %s: %s, %d files, %s to write, %s free%s\n", j->src->path, j->out, j->what, r.files,
                bytes_text(r.need_bytes, a), bytes_text(r.free_bytes, b),
-               r.free_bytes < r.need_bytes ? ": not enough" : "");
+               r.lack_text);
     }
     k->ops->close(k);
-    return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
+    return rc < 0 ? -1 : r.enough ? EXIT_OK : EXIT_BAD;
 }
 
 void convert_cli_print_result(const struct convert_cli_job *j, const struct convert_result *r)

@@ -89,6 +89,7 @@ static void print_plan_json(const struct convert_step *x, const struct write_pla
     json_object_update_new(o, json_pack("{s:i, s:I, s:I, s:o}", "files", r->files, "need_bytes",
                                         (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes, "notes",
                                         text_notes(x->notes)));
+    json_object_set_new(o, "enough", json_boolean(r->enough));
     print_facts(x, o);
 }
 
@@ -117,7 +118,7 @@ static void print_plan_text(const struct convert_step *x, const struct write_pla
         what = ops->text(x->t);
         strbuf_addf(&sb, "%s -> %s: %s, %d files, %s to write, %s free%s\n", x->t->src->path, p->out, what, r->files,
                     bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b),
-                    r->free_bytes < r->need_bytes ? ": not enough" : "");
+                    r->lack_text);
         free(what);
     }
     add_plan_notes(x->notes, ops->label_width ? ops->label_width : LABEL_WIDTH, &sb);
@@ -160,7 +161,7 @@ static int preview(struct convert_step *x, struct source *s, struct sink *k, str
         print_plan_json(x, &p);
     else
         print_plan_text(x, &p);
-    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
+    return r.enough ? EXIT_OK : EXIT_BAD;
 }
 
 static int write_output(struct convert_step *x, struct source *s, struct sink *k, struct err *e)

@@ -160,7 +160,7 @@ static void deepspeed_plan_text(const struct layout_target *of, const struct wri
     strbuf_addf(sb, "optimizer %s%s\n", !t->optimizer ? "left out" : t->n_groups == 3 ? "3 groups" : "2 groups",
                 t->optimizer && t->zero_moments ? ", zero moments" : "");
     strbuf_addf(sb, "files     %d, %s to write, %s free%s\n", r->files, bytes_text(r->need_bytes, a),
-                bytes_text(r->free_bytes, b), r->free_bytes < r->need_bytes ? ": not enough" : "");
+                bytes_text(r->free_bytes, b), r->lack_text);
     if (p.expected_s > 0)
         strbuf_addf(sb, "time      about %.0f s, if the disks keep the %s a second just read\n", p.expected_s + 0.5,
                     bytes_text((uint64_t)p.rate, a));

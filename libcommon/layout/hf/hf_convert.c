@@ -210,7 +210,7 @@ static void hf_plan_text(const struct layout_target *of, const struct write_plan
                     dtype_name(c->dtype));
     strbuf_addf(sb, "files    %d, %s of tensors in %d; %s to write, %s free%s\n", r->files,
                 bytes_text(t->tensor_bytes, a), t->n_files, bytes_text(r->need_bytes, b), bytes_text(r->free_bytes, d),
-                r->free_bytes < r->need_bytes ? ": not enough" : "");
+                r->lack_text);
 }
 
 static void hf_plan_facts(const struct layout_target *of, const struct write_plan *plan, json_t *o)
