@@ -726,6 +726,11 @@ int files_read_extent(struct files *f, const struct extent *x, void *buf, struct
     return files_read(f, r->file, r->at + x->at, buf, x->len, e);
 }
 
+int files_read_checked(struct files *f, const struct extent *x, void *buf, struct err *e)
+{
+    return files_check_record(f, x->record, e) < 0 ? -1 : files_read_extent(f, x, buf, e);
+}
+
 /* ---- whole files and folders ---- */
 
 int file_open_regular(const char *path, struct stat *st, struct err *e)

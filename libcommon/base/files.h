@@ -145,6 +145,11 @@ MUST_CHECK int files_compare_crc(struct files *f, int record, uint32_t crc, cons
 bool files_is_checked(const struct files *f, int record);
 /* Read the bytes of an extent, without checking a CRC. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
+/*
+ * Check the whole record with files_check_record(), then read the bytes of the extent. Every value that is used on its
+ * own, such as a step counter or the state of a random generator, is read with this function or tmap_read_checked().
+ */
+MUST_CHECK int files_read_checked(struct files *f, const struct extent *x, void *buf, struct err *e);
 
 /*
  * Open a regular file for reading and fill *st. Returns -1 with ERR_SYS, or with ERR_DATA if it is a folder, a

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/mem.h"
 
@@ -78,6 +79,23 @@ void report_add_lost(struct report *r, const char *param, struct err *e)
 int report_count(const struct report *r, enum severity severity)
 {
     return r->count[severity];
+}
+
+bool report_has(const struct report *r, const char *code, const char *file, uint64_t at)
+{
+    struct err like = {0};
+    size_t n;
+    bool has = false;
+
+    err_data(&like, file, at, "%s", "");
+    n = strlen(like.msg);
+    for (int i = 0; i < r->n && !has; i++) {
+        const struct finding *f = &r->item[i];
+
+        has = strcmp(f->code, code) == 0 &&
+              (f->file ? f->at == at && strcmp(f->file, file) == 0 : strncmp(f->text, like.msg, n) == 0);
+    }
+    return has;
 }
 
 int report_n(const struct report *r)

@@ -39,6 +39,8 @@ void report_add_err(struct report *r, const char *code, struct err *e);
 void report_add_lost(struct report *r, const char *param, struct err *e);
 int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
+/* Returns true if a finding has this code, file and offset. */
+bool report_has(const struct report *r, const char *code, const char *file, uint64_t at);
 const struct finding *report_get(const struct report *r, int i);
 /* If the report has an ERROR, store the first one in *e and return -1. Otherwise return 0. */
 MUST_CHECK int report_first_error(const struct report *r, struct err *e);

@@ -52,6 +52,8 @@ static struct scan_place *sorted_records(struct files *f, int *n)
 
 static void report_crc_mismatch(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
 {
+    if (report_has(r, "crc", files_name(f, rec->file), rec->at))
+        return;                         /* the code that opened the checkpoint uses this record, and has reported it */
     report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
                "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
 }

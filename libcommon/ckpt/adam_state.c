@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 
 /* Returns the entry of a dict whose key is the integer n, or NULL. */
@@ -61,9 +60,8 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
  */
 static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, struct report *r, double *out)
 {
-    const struct record *rec = files_record(a->files, t->record);
     const struct extent number = { t->record, t->at, (uint64_t)dtype_size(t->dtype) };
-    unsigned char buf[64], value[16];
+    unsigned char value[16];
     struct err e = {0};
 
     if (t->n_elems != 1) {
@@ -71,22 +69,21 @@ static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, s
                    "step is a tensor of %lld elements, one expected", (long long)t->n_elems);
         return -1;
     }
-    /*
-     * A small storage (normally it holds only the number) is read completely, so that its CRC can be checked. The CRC
-     * of a large storage is not checked.
-     */
-    if (files_read_extent(a->files, &number, value, &e) < 0 ||
-        (rec->len <= sizeof buf && files_read(a->files, rec->file, rec->at, buf, rec->len, &e) < 0)) {
-        report_add_err(r, "unreadable", &e);
+    if (files_check_record(a->files, t->record, &e) < 0) {
+        report_add_err(r, "crc", &e);
         return -1;
     }
-    if (rec->len <= sizeof buf && rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
-        report_add(r, SEV_ERROR, "crc", a->path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)",
-                   rec->name, crc_bytes(0, buf, rec->len), rec->crc);
+    if (files_read_extent(a->files, &number, value, &e) < 0) {
+        report_add_err(r, "unreadable", &e);
         return -1;
     }
     *out = dtype_value(t->dtype, value);
     return 0;
+}
+
+bool adam_step_is_valid(double step)
+{
+    return step >= 0 && step < 9e15 && step == floor(step);
 }
 
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r)
@@ -106,7 +103,7 @@ struct adam_step adam_find_step(const struct adam_file *a, int g, struct report 
     } else if (v) {
         s.found = pk_as_double(v, &s.value);
     }
-    if (s.found && !(s.value >= 0 && s.value < 9e15 && s.value == floor(s.value))) {
+    if (s.found && !adam_step_is_valid(s.value)) {
         report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is %g", g, s.value);
         s.found = false;
     }

@@ -39,6 +39,8 @@ struct adam_step {
     bool found, in_state, is_tensor;
     double value;
 };
+/* Returns true if `step` is a whole number from 0 on, as every optimizer's step counter is. */
+bool adam_step_is_valid(double step);
 /*
  * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on,
  * `found` is false and an ERROR is reported.

@@ -261,6 +261,19 @@ int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *
     return tmap_read_seen(m, f, r, buf, NULL, e);
 }
 
+static int check_piece_record(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e)
+{
+    (void)bytes;
+    return files_check_record(ctx, p->src.record, e);
+}
+
+int tmap_read_checked(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e)
+{
+    const struct tmap_watch watch = { .seen = check_piece_record, .ctx = f };
+
+    return tmap_read_seen(m, f, r, buf, &watch, e);
+}
+
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)
 {
     struct tmap *to = arena_alloc(a, sizeof *to);

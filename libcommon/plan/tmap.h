@@ -110,6 +110,11 @@ struct tmap_range {
  */
 MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e);
 /*
+ * Like tmap_read(), but the whole records from which the range is read are checked with files_check_record(). Fails
+ * with ERR_DATA if one of them is corrupt.
+ */
+MUST_CHECK int tmap_read_checked(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e);
+/*
  * A callback that gets the bytes of every piece as the record stores them. If it returns a value other than 0, the read
  * ends.
  */

@@ -3,7 +3,7 @@
 #
 # A case is a folder here: `cmd` is a shell script, `out`, `err` and `code` are what it must
 # print and return (absent: nothing, 0); `seconds` is its time limit (absent: 120). It runs in an
-# empty scratch folder with the built tools and tests/bench programs in $PATH and
+# empty scratch folder with the built tools and the programs of tests/bench and tests/tools in $PATH and
 #   $DATA   tests/data, not to be written to
 #   $ROOT   the repository
 # In what it printed, the paths of $DATA and of the scratch folder become $DATA and $TMP, so
@@ -15,7 +15,7 @@ pattern=${1:-*}
 ROOT=$PWD
 DATA=$ROOT/tests/data
 : "${BIN:=$ROOT/bin}" "${TBIN:=$ROOT/build/release/tests}"
-PATH=$BIN:$TBIN/bench:$PATH
+PATH=$BIN:$TBIN/bench:$TBIN/tools:$PATH
 LC_ALL=C
 export ROOT DATA PATH LC_ALL
 unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID

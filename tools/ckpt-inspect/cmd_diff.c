@@ -370,7 +370,7 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
         return -1;
     diff_pair(d);
     if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))
-        diff_state(d->a->source, d->b->source, &d->state);
+        diff_state(d->a->source, d->b->source, &d->state, r);
     else if (d->a->pt && d->b->pt && !in->tensors_only)
         diff_values(d->a, d->b, &d->state);
     if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0)

@@ -69,7 +69,8 @@ struct diff {
 void diff_pair(struct diff *d);
 /* Compare the values of the rounded pairs. `so` must be the options with which the jobs are run. */
 MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e);
-void diff_state(const struct source *a, const struct source *b, struct diff_state *out);
+/* Compare the state of the run. Corrupt records of tensors in this state are added to r. */
+void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r);
 /* Compare the plain values of two single .pt files, and add the differences to out->run. */
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out);
 /* Return the total number of differences in run, arguments and schedules. */

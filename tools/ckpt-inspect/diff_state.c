@@ -60,26 +60,46 @@ struct diff_walk {
     const struct source *a, *b;
     const struct pt *a_pt, *b_pt;
     struct diff_state *out;
+    struct report *r;                   /* for corrupt records */
     bool same_topology;
 };
 
 /* ---- equality of two values ---- */
 
+/*
+ * Read the bytes of a tensor, and check its record. Returns false after reporting an error, once for each record, if
+ * the record is corrupt or cannot be read.
+ */
+static bool read_pickled_bytes(const struct diff_walk *w, const struct source *s, const struct extent *x, void *buf)
+{
+    const struct record *rec = files_record(s->files, x->record);
+    struct err e = {0};
+
+    if (files_read_checked(s->files, x, buf, &e) == 0)
+        return true;
+    if (!report_has(w->r, "crc", files_name(s->files, rec->file), rec->at))
+        report_add_err(w->r, "crc", &e);
+    return false;
+}
+
+/*
+ * Returns true if two tensors have the same bytes. Also returns true if a record is corrupt: this is no difference, and
+ * the report of the record prevents the verdict "equal".
+ */
 static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
     enum { MOST = 1 << 20 };            /* limit in bytes; the state of a random generator has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
     struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
-    struct err e = {0};
     char *buf;
-    bool same;
+    bool read, same;
 
     if (x->dtype != y->dtype || !shape_equal(x->ndim, x->shape, y->ndim, y->shape) ||
         len > MOST || !x->contiguous || !y->contiguous)
         return false;
     buf = xmalloc(2 * len + 1);
-    same = files_read_extent(w->a->files, &in_a, buf, &e) == 0 &&
-           files_read_extent(w->b->files, &in_b, buf + len, &e) == 0 && memcmp(buf, buf + len, len) == 0;
+    read = read_pickled_bytes(w, w->a, &in_a, buf);
+    same = !read_pickled_bytes(w, w->b, &in_b, buf + len) || !read || memcmp(buf, buf + len, len) == 0;
     free(buf);
     return same;
 }
@@ -388,9 +408,9 @@ static void compare_values(struct diff_walk *w)
     }
 }
 
-void diff_state(const struct source *a, const struct source *b, struct diff_state *out)
+void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r)
 {
-    struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out };
+    struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out, .r = r };
 
     w.same_topology = a->topo.tp > 0 && memcmp(&a->topo, &b->topo, sizeof a->topo) == 0;
     out->run = json_array();

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/unwrap.h"
@@ -38,19 +39,27 @@ static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_
 /* ---- options ---- */
 
 /*
- * Returns a setting that the optimizer stores as a tensor, for example "lr" if the step is captured in a CUDA graph.
- * Returns NULL if the tensor does not have exactly one element, has a type that settings do not have, or cannot be
+ * Read the number in a tensor of one element, and check the CRC of its record. Returns true with the number in *value.
+ * Returns false if the tensor is not a number; or, with a report in r, if the record is corrupt or cannot be
  * read.
  */
-static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
+static bool read_number(const struct source *s, const struct tmap *m, bool holes, struct report *r, double *value)
 {
     struct err e = {0};
     char bytes[8];
 
-    if (m->len != (uint64_t)dtype_size(m->dtype) || m->len > sizeof bytes || m->dtype > DTYPE_BF16 ||
-        tmap_read(m, d->s->files, (struct tmap_range){ 0, 0, m->len }, bytes, &e) < 0)
-        return NULL;
-    return pk_float(d->a, dtype_value(m->dtype, bytes));
+    if (m->len != (uint64_t)dtype_size(m->dtype) || m->len > sizeof bytes ||
+        (!dtype_is_float(m->dtype) && m->dtype != DTYPE_I64 && m->dtype != DTYPE_I32))
+        return false;
+    if (tmap_read_checked(m, s->files, (struct tmap_range){ 0, 0, m->len }, bytes, &e) < 0) {
+        if (holes)
+            report_add_lost(r, NULL, &e);
+        else
+            report_add_err(r, "crc", &e);
+        return false;
+    }
+    *value = dtype_value(m->dtype, bytes);
+    return true;
 }
 
 /*
@@ -62,17 +71,20 @@ static const char *option_group_key(struct gathering *d, const struct dcp_entry 
     return d->n->n_own == 1 ? en->of : arena_fmt(d->a, "%s%s", en->optimizer, en->of);
 }
 
-static void read_group_option(struct gathering *d, const struct dcp_entry *en)
+static void read_group_option(struct gathering *d, const struct dcp_entry *en, struct report *r)
 {
     struct source_hit hit;
     struct pk *v = NULL;
     const char *key;
+    double number;
     int i;
 
     if (!source_find(d->s, en->name, &hit) || !hit.value)
         return;
     if (hit.value->map)
-        v = read_option_number(d, hit.value->map);
+        /* The optimizer stores a setting as a tensor if, for example, the step is captured in a CUDA graph. */
+        v = dtype_is_float(hit.value->map->dtype) && read_number(d->s, hit.value->map, d->n->holes, r, &number)
+          ? pk_float(d->a, number) : NULL;
     else if (hit.value->tree && !hit.value->pt)
         v = pk_copy(d->a, hit.value->tree);
     if (!v)
@@ -188,28 +200,17 @@ static void check_groups(const struct gathering *d, struct report *r)
 
 /* ---- steps ---- */
 
-static bool is_numeric_dtype(enum dtype t)
+int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool holes, struct report *r)
 {
-    return dtype_is_float(t) || t == DTYPE_I64 || t == DTYPE_I32;
-}
+    double step;
 
-/* Returns the number of steps that an entry contains, or -1 if it is not a number. */
-static int64_t step_of(const struct source *s, const struct dcp_entry *en)
-{
-    struct source_hit hit;
-    struct err e = {0};
-    double value = -1;
-    char bytes[8];
-
-    if (!source_find_entry(s, en->name, &hit) || !hit.value)
+    if (v->tree ? !pk_as_double(v->tree, &step) : !v->map || !read_number(s, v->map, holes, r, &step))
         return -1;
-    if (hit.value->tree)
-        pk_as_double(hit.value->tree, &value);
-    else if (hit.value->map && hit.value->map->len == (uint64_t)dtype_size(hit.value->map->dtype) &&
-             hit.value->map->len <= sizeof bytes && is_numeric_dtype(hit.value->map->dtype) &&
-             tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, hit.value->map->len }, bytes, &e) == 0)
-        value = dtype_value(hit.value->map->dtype, bytes);
-    return value >= 0 && value < 1e15 ? (int64_t)value : -1;
+    if (adam_step_is_valid(step))
+        return (int64_t)step;
+    report_add(r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, v->name,
+               "is %g, but the optimizer's step is a whole number from 0 on", step);
+    return -1;
 }
 
 static void dcp_find_optimizer_step(const struct dcp_naming *n, struct report *r)
@@ -221,11 +222,12 @@ static void dcp_find_optimizer_step(const struct dcp_naming *n, struct report *r
 
     for (int i = 0; i < n->table->n; i++) {
         const struct dcp_entry *en = &n->table->entry[i];
+        struct source_hit hit;
         int64_t one;
 
         if (en->kind != DCP_ENTRY_STATE || strcmp(en->what, "step") != 0 || !is_own_optimizer_entry(n, en))
             continue;
-        one = step_of(s, en);
+        one = source_find_entry(s, en->name, &hit) && hit.value ? dcp_read_step(s, hit.value, n->holes, r) : -1;
         if (one < 0)
             continue;
         if (first && one != step) {
@@ -254,7 +256,7 @@ void dcp_groups_read(const struct dcp_naming *n, struct report *r)
     *d.groups = (struct optim_groups){ .group = arena_alloc(d.a, room * sizeof *d.groups->group) };
     for (int i = 0; i < n->table->n; i++)
         if (n->table->entry[i].kind == DCP_ENTRY_OPTION && is_own_optimizer_entry(n, &n->table->entry[i]))
-            read_group_option(&d, &n->table->entry[i]);
+            read_group_option(&d, &n->table->entry[i], r);
     read_listed_groups(&d);
     if (d.groups->n == 0)
         group_params_by_settings(&d);

@@ -15,10 +15,19 @@
  * own, named param_groups.<name>.<option>. Then the parameters with the same settings are made a group
  * (OPTIM_GROUPS_BY_SETTINGS).
  * Findings:
+ *   step E    a number of steps is not a whole number from 0 on
  *   step W    parameters have different numbers of steps
+ *   crc E     the record of a setting or of a number of steps is corrupt (W "unreadable" if holes are allowed)
  *   groups E  a parameter is listed twice
  *   groups W  a parameter has moments, and no group lists it
  */
 void dcp_groups_read(const struct dcp_naming *n, struct report *r);
+
+/*
+ * Returns the number of steps that a value contains. Returns -1 if it is not a number; or, with a report in r, if its
+ * record is corrupt, or the number is not a whole number from 0 on.
+ */
+struct source_value;
+int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool holes, struct report *r);
 
 #endif

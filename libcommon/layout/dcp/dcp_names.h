@@ -42,7 +42,7 @@ struct dcp_naming {
     struct dcp_role *role;      /* result: role[i] is the role of table->entry[i] */
     const char *path;           /* path of .metadata, for messages */
     const char *model;          /* the prefix that the user gave, with or without the dot at its end; or NULL */
-    bool no_optimizer;          /* as in source_opts */
+    bool no_optimizer, holes;   /* as in source_opts */
     /* Results: */
     int n_own;
     /* keys of the optimizers that train the model, as spelled in the entries, such as "optim." */

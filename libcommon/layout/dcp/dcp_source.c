@@ -854,7 +854,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
              struct report *r, struct err *e)
 {
     struct dcp_opening x = { .s = s, .l = l, .o = o, .r = r, .listed = names_new(s->arena) };
-    struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer };
+    struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer,
+                                 .holes = o->holes };
     int manifest = dcp_listed(l, MANIFEST_NAME), rc;
 
     s->layout = &dcp_layout;

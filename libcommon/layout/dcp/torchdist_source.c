@@ -14,6 +14,7 @@
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/model/topology.h"
@@ -180,23 +181,16 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
  * Read Adam's step counter. Megatron's plain optimizers store one counter for all parameters, and its distributed
  * optimizer stores one in each group. The first group's counter is read.
  */
-static void torchdist_find_step(struct source *s)
+static void torchdist_find_step(struct source *s, bool holes, struct report *r)
 {
     struct source_hit hit;
-    struct err e = {0};
-    double of_group;
-    float f;
 
-    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map &&
-        hit.value->map->dtype == DTYPE_F32 && hit.value->map->len == sizeof f &&
-        tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) == 0 && f >= 0 && f < 1e9f) {
-        s->run.opt_step = (int64_t)f;
-        s->run.step_in_state = s->run.step_is_tensor = true;
-    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree &&
-               pk_as_double(hit.value->tree, &of_group) && of_group >= 0 && of_group < 1e15 &&
-               /* The step is a float if the inner optimizer is torch's AdamW. */
-               of_group == (double)(int64_t)of_group) {
-        s->run.opt_step = (int64_t)of_group;
+    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map) {
+        s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
+        s->run.step_in_state = s->run.step_is_tensor = s->run.opt_step >= 0;
+    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
+        /* The step is a float if the inner optimizer is torch's AdamW. */
+        s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
     }
 }
 
@@ -222,17 +216,17 @@ static void read_torchdist_settings(struct source *s)
 /*
  * Read the run state. The model's configuration and the topology are reset, because they are not known for this layout.
  */
-static void read_run(struct source *s, const struct pt *pt)
+static void read_run(struct source *s, const struct pt *pt, bool holes, struct report *r)
 {
     run_state_read(s, pt);
     memset(&s->config, 0, sizeof s->config);
     s->topo = (struct topology){0};
     s->run.optimizer = pk_get(pt_root(pt), "optimizer");
     read_torchdist_settings(s);
-    torchdist_find_step(s);
+    torchdist_find_step(s, holes, r);
 }
 
-static int read_common(struct source *s, const struct source_listing *l, struct report *r, struct err *e)
+static int read_common(struct source *s, const struct source_listing *l, bool holes, struct report *r, struct err *e)
 {
     int file = dcp_listed(l, TORCHDIST_COMMON);
     struct flattening w = { .s = s, .cap = s->n_values };
@@ -258,7 +252,7 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
     if (w.too_many)
         report_add(r, SEV_ERROR, "key", files_name(s->files, file), ERR_NO_BYTE, NULL,
                    "is nested deeper than %d levels or has more than %d values", MAX_DEPTH, MAX_VALUES);
-    read_run(s, pt);
+    read_run(s, pt, holes, r);
     return 0;
 }
 
@@ -320,7 +314,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
     s->layout = &torchdist_layout;
     s->read_groups = read_torchdist_groups;
     if (rc == 0)
-        rc = read_common(s, l, r, e);
+        rc = read_common(s, l, o->holes, r, e);
     if (rc == 0 && !o->no_optimizer)
         torchdist_names_check_optimizer(s, r);
     return rc;

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
@@ -282,13 +283,18 @@ static void read_step_file(struct opened *u, int i, const struct pt *pt)
         struct extent x = { t.record, t.at, sizeof(float) };
         float v;
 
-        if (files_read_extent(u->s->files, &x, &v, &e) < 0) {
-            report_add_err(u->r, "unreadable", &e);
+        if (files_read_checked(u->s->files, &x, &v, &e) < 0) {
+            report_add_err(u->r, "crc", &e);
             return;
         }
-        step = v >= 0 && v < 1e9f ? (int64_t)v : -1;
+        if (!adam_step_is_valid((double)v)) {
+            report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL,
+                       "is %g, but the optimizer's step is a whole number from 0 on", (double)v);
+            return;
+        }
+        step = (int64_t)v;
         run->step_is_tensor = true;
-    } else if (!pk_as_int(pt_root(pt), &step)) {
+    } else if (!pk_as_int(pt_root(pt), &step) || step < 0) {
         report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL, "holds no step number");
         return;
     }

@@ -287,12 +287,25 @@ static void check_param_mappings(const struct zero_shard *k)
         }
 }
 
+/*
+ * Read the step counter of every group (ZeRO-3: sub-group). They must be equal within a file; that of group 0 is
+ * compared over the ranks.
+ */
 static void read_step(const struct zero_shard *k)
 {
     const struct adam_file a = { k->j->files, k->j->pt, k->j->path, k->opt };
-    struct adam_step step = adam_find_step(&a, 0, k->j->r);
+    struct adam_step first = adam_find_step(&a, 0, k->j->r);
 
-    k->rank->step = step.found ? step.value : -1;
+    k->rank->step = first.found ? first.value : -1;
+    for (int g = 1; first.found && adam_group_state(k->opt, g); g++) {
+        struct adam_step s = adam_find_step(&a, g, k->j->r);
+
+        if (s.found && s.value != first.value) {
+            report_add(k->j->r, zero_mismatch(k->z), "mixed_saves", k->j->path, ERR_NO_BYTE, NULL,
+                       "optimizer step %.0f in group 0, %.0f in group %d", first.value, s.value, g);
+            return;
+        }
+    }
 }
 
 /* ---- the file ---- */
