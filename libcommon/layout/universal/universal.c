@@ -354,39 +354,66 @@ int universal_check_states(const struct source *s, struct err *e)
 }
 
 /*
- * Report the parameters that the mp_rank file `f` lists, but that are not in s->param. `reported` holds the names that
- * were reported for earlier files.
+ * Add the names in a list of parameters of the mp_rank file `f` to `listed`. If `trained` is true, report each that is
+ * not in s->param. A frozen parameter may have no folder.
  */
-static void check_rank(const struct source *s, const struct source_file *f, struct names *reported, struct report *r)
+static void check_rank_names(const struct source *s, const struct source_file *f, const struct pk *list, bool trained,
+                             struct names *listed, struct report *r)
 {
-    uint32_t n_groups = 0, n;
-    struct pk **group = pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups);
+    uint32_t n;
+    struct pk **pair = pk_pairs(list, &n);
 
-    for (uint32_t g = 0; group && g < n_groups; g++) {
-        struct pk **pair = pk_pairs(group[g], &n);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *name = pk_as_str(pair[2 * i]);
 
-        for (uint32_t i = 0; pair && i < n; i++) {
-            const char *name = pk_as_str(pair[2 * i]);
-
-            if (!name || source_param(s, name) || names_find(reported, name) >= 0)
-                continue;
-            names_add(reported, name, 0);
+        if (!name || names_find(listed, name) >= 0)
+            continue;
+        names_add(listed, name, 0);
+        if (trained && !source_param(s, name))
             report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is not there, %s lists it", f->name);
-        }
     }
+}
+
+/* Report the parameters that the mp_rank file `f` lists, but that are not in s->param, and add them to `listed`. */
+static void check_rank(const struct source *s, const struct source_file *f, struct names *listed, struct report *r)
+{
+    uint32_t n_groups = 0;
+    const struct pk *root = pt_root(f->pt);
+    struct pk **group = pk_items(pk_get(root, "param_shapes"), &n_groups);
+
+    for (uint32_t g = 0; group && g < n_groups; g++)
+        check_rank_names(s, f, group[g], true, listed, r);
+    if (group)
+        check_rank_names(s, f, pk_get(root, "frozen_param_shapes"), false, listed, r);
+}
+
+/*
+ * Report the parameters with moments that no mp_rank file lists, if all of these files could be opened and any has a
+ * list. Buffers and second names of tied parameters have no moments, and are not listed.
+ */
+static void check_listed(const struct source *s, const struct names *listed, struct report *r)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (is_model_states_file(&s->file[i]) && !s->file[i].pt)
+            return;
+    for (int i = 0; i < s->n_params && names_n(listed) > 0; i++)
+        if (s->param[i].state[STATE_EXP_AVG] && names_find(listed, s->param[i].name) < 0)
+            report_add(r, SEV_ERROR, "extra_param", s->path, ERR_NO_BYTE, s->param[i].name,
+                       "is in no rank's param_shapes: it is of another checkpoint, or an mp_rank file is missing");
 }
 
 void universal_check_params(const struct source *s, struct report *r)
 {
     struct arena *a = arena_new(0);
-    struct names *reported = names_new(a);
+    struct names *listed = names_new(a);
 
     if (s->n_params == 0)
         report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
                    "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
     for (int i = 0; i < s->n_files && s->n_params > 0; i++)
         if (is_model_states_file(&s->file[i]) && s->file[i].pt)
-            check_rank(s, &s->file[i], reported, r);
+            check_rank(s, &s->file[i], listed, r);
+    check_listed(s, listed, r);
     arena_free(a);
 }
 

@@ -77,7 +77,8 @@ struct universal_state universal_state_of(const struct source *s, const struct p
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
  * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that one of the form's
- * mp_rank files lists, but that is not in s->param. Only the names in s->param are used.
+ * mp_rank files lists, but that is not in s->param. If all of these files could be opened, report "extra_param" for
+ * each parameter with moments that none of them lists. Only names and the presence of states are used.
  */
 void universal_check_params(const struct source *s, struct report *r);
 /*
