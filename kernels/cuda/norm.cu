@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm
         a.rstd[row] = r;
 }
 
-/* Returns the arguments, except for x and the arguments of residual_norm. */
+/* Returns the kernel's arguments taken from `n`. x, and those that only residual_norm uses, are left unset. */
 static struct norm_args norm_args_of(const struct kernel_layernorm *n)
 {
     struct norm_args a = {};

@@ -34,7 +34,7 @@ enum { FOLD_BYTES = 256, FOLD_MIN = 1024 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t x_power[4][256];        /* [i][j]: x^(j << 8i) */
-static uint64_t fold_by[2];             /* factors that move a lane by FOLD_BYTES: for its low and its high half */
+static uint64_t fold_by[2];             /* multiply the halves of a lane to move it by FOLD_BYTES: low, high */
 static bool can_fold, reads_fold;
 #ifdef __x86_64__
 static bool can_clmul;

@@ -110,7 +110,7 @@ const struct option_row cli_rows_convert[] = {
     { "resume", .help = "continue a conversion that was interrupted", FIELD(resume) },
     { "part", 0, "I/N", "do part I of N (0 <= I < N); the part that ends last publishes OUT. Default: by the task "
                         "numbers of mpirun or srun, if every task starts this command. auto: require that every task "
-                        "does; 0/1: do all parts in this process", .take = cli_parse_part },
+                        "starts it; 0/1: this process does all parts", .take = cli_parse_part },
     { "accept-mismatch", .help = "print a warning instead of an error if the files of IN seem to be from different "
                                  "saves or ranks, or hold NaN, infinite or contradictory values",
       FIELD(accept_mismatch) },

@@ -30,8 +30,8 @@ enum pipeline_balance {
      */
     PIPELINE_SPREAD,
     /*
-     * DeepSpeed from 0.10.1 to 0.12.4: bisection; with "uniform", each of the first stages gets one spec of the
-     * remainder.
+     * DeepSpeed from 0.10.1 to 0.12.4: the cuts are found by bisection. With "uniform", the specs that remain after an
+     * even division go to the first stages, one each.
      */
     PIPELINE_BETWEEN,
 };

@@ -40,7 +40,7 @@ struct tmap_box {
 
 struct tmap_slice {
     uint64_t len;               /* size in bytes: the sum of the extents, or of the windows in the extents */
-    uint64_t row_part;          /* INTERLEAVE: number of bytes of the slice in each row; a window has this width */
+    uint64_t row_part;          /* INTERLEAVE: bytes of each row in the slice; the width of a window */
     uint64_t window_row, window_at, window_len; /* window_row 0: the slice is not a window and contains all bytes of
                                                  * the extents */
     int n_extents;

@@ -18,8 +18,8 @@ static const struct option_row rows[] = {
       .marks = CMD_FORGET },
     { "weights-only", .help = "leave out the optimizer states, as the command weights does (copy)", FIELD(weights_only),
       .marks = CMD_COPY },
-    { "dry-run", 'n', .help = "print what would be copied, and write nothing (copy, tar, weights); only list the "
-                              "backups, as without --apply (forget)", FIELD(cli.dry_run),
+    { "dry-run", 'n', .help = "copy, tar, weights: print what would be copied, and write nothing; forget: only list "
+                              "the backups, the default without --apply", FIELD(cli.dry_run),
       .marks = CMD_COPY | CMD_TAR | CMD_WEIGHTS | CMD_FORGET },
     {0},
 };

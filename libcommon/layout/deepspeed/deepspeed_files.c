@@ -114,7 +114,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
             ds_add_source_file(d, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(d->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
-                       "no file of a checkpoint is called so");
+                       "it is not part of the checkpoint: no checkpoint file has this name");
     }
     d->n_files = s->n_files;
     for (int i = 0; i < l->n; i++)

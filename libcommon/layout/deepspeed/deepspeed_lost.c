@@ -983,7 +983,10 @@ static bool is_of_same_folder(const struct pt *a, const struct pt *b)
     return same;
 }
 
-/* Returns true if the system refuses to open the file, such as for permissions: it is not lost. */
+/*
+ * Returns true if the file exists but the system refuses to open it, for example because of its permissions. Such a
+ * file does not count as lost.
+ */
 static bool is_mp_rank_refused(const struct ds *d, int mp)
 {
     struct err e = {0};

@@ -102,7 +102,8 @@ static void report_other_dimensions(const struct edit_states *to, const bool *ha
         for (int d = 0; d < to->tensor[i].ndim && !has[i]; d++)
             if (to->tensor[i].shape[d] == was) {
                 report_add(notes, SEV_NOTE, EDIT_OTHER_DIMENSION, NULL, ERR_NO_BYTE, NULL,
-                           "%s has a dimension of %" PRId64 ", too, and keeps it", to->tensor[i].name, was);
+                           "%s also has a dimension of size %" PRId64 ", which is not changed", to->tensor[i].name,
+                           was);
                 break;
             }
 }

@@ -255,7 +255,8 @@ static int check_zero_edit(const struct edit *x, const struct edit_states *list,
     }
     for (int i = 0; layers && i < x->s->n_values; i++)
         if (x->s->value[i].buffer && strpbrk(x->s->value[i].name, "0123456789")) {
-            err_usage(e, "layers: %s is a buffer with a number, and its layer is unknown", x->s->value[i].name);
+            err_usage(e, "layers: the name of buffer %s has a number, but its layer cannot be determined",
+                      x->s->value[i].name);
             return -1;
         }
     return edit_states_check(x, list, e);

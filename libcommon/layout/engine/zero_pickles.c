@@ -358,6 +358,6 @@ void zero_pickles_make(struct zero_pickles *out, const struct source *s, const s
     make_zero_optimizer(&k, out);
     if (q->purpose == ZERO_FOR_RANKS && !q->like)
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
-                   "has no ds_config: files are laid out for an engine without round_robin_gradients and "
-                   "parameter_alignment and with a sub_group_size of 1e9, as they are by default");
+                   "has no ds_config: the files are laid out by DeepSpeed's defaults (no round_robin_gradients, no "
+                   "parameter_alignment, sub_group_size 1e9)");
 }

@@ -722,8 +722,8 @@ static int virtual_sink_prepare(struct sink *k, const struct source *s, const ch
     k->src = s;
     k->dir = xstrdup(dir);
     if (s->n_items)
-        err_data(e, s->path, ERR_NO_BYTE, "its tensors lie in archives inside of files, whose checks an index cannot "
-                 "carry; another form can be made");
+        err_data(e, s->path, ERR_NO_BYTE, "its tensors are in archives inside of files, and an index cannot record the "
+                 "checksums of these; choose another form");
     else if (k->o.part != 0)
         rc = 0;                         /* process 0 alone writes the index, which takes about a second */
     else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replica_sets(k, e) == 0 &&

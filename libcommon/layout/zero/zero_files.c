@@ -89,7 +89,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
             zero_add_source_file(z, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(z->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
-                       "no file of a checkpoint is called so");
+                       "it is not part of the checkpoint: no checkpoint file has this name");
         z->has_optimizer |= n.kind == DS_ZERO;
         if (n.kind == DS_ZERO3)
             z->stage = 3;

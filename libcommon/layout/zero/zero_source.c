@@ -258,7 +258,7 @@ static struct source_file *first_model(struct zero *z, struct err *e)
         if (next) {
             report_add_lost(z->r, NULL, e);
         } else if (err_is_refused(e)) {
-            err_add(e, "; fix that first: its contents may be intact");
+            err_add(e, "; correct this first, because the contents of the file may be intact");
         }
         first = next;
     }

@@ -776,7 +776,7 @@ static const struct fault {
       "outside the grid (PP=2, TP=2, DP=2)" },
     { COPY, LAYER(04, 00), LAYER(17, 00), NULL, SEV_ERROR, "extra_file", LAYER(17, 00), "layer 17 is on no stage" },
     { COPY, MP0, "mp_rank_00_model_states.copy.pt", NULL, SEV_WARNING, "extra_file", "mp_rank_00_model_states.copy.pt",
-      "no file of a checkpoint is called so" },
+      "it is not part of the checkpoint: no checkpoint file has this name" },
     { COPY, MP0, "mp_rank_0_model_states.pt", NULL, SEV_ERROR, "duplicate_file", "mp_rank_0_model_states.pt",
       "is the same rank as mp_rank_00_model_states.pt" },
     { COPY, ZERO(1, 03), "zero_pp_rank_1_mp_rank_03_optim_states.pt", NULL, SEV_ERROR, "two_prefixes", NULL,

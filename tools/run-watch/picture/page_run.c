@@ -125,7 +125,7 @@ static void write_page_positions(struct strbuf *out, const struct page_places *p
 /* For each curve, the points that are kept, and the union of these points over all curves. */
 struct page_kept {
     int *of[PAST_VALUES], n[PAST_VALUES];
-    int *row;                   /* [points]: the index of a point among the kept ones, or -1 if it is not kept */
+    int *row;                   /* [points]: index of each point among the points that are kept; -1: not kept */
     int *all, n_all;
 };
 

@@ -120,7 +120,7 @@ static inline int checkpoint_state_bytes(enum state st, enum dtype weights)
 }
 /* Compute the layout. memory_bytes is the maximum size of the area, at least two pages; 0: as large as needed. */
 struct checkpoint_area checkpoint_area_of(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
-/* Returns the position in the staging area's order of state `st` of element `shard_at` of the shard. */
+/* Returns the position in the staging area of one value: state `st` of the shard's element number `shard_at`. */
 uint64_t checkpoint_area_at(const struct stage *s, enum dtype weights, enum state st, int64_t shard_at);
 
 /* ---- checkpoint_copy.c ---- */
