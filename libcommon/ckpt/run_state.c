@@ -10,7 +10,10 @@
 #include "libcommon/model/topology.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "libcommon/base/mem.h"
 
 /*
  * Returns the name of the program that wrote the zip container. torch writes a descriptor after the bytes of a record,
@@ -144,9 +147,100 @@ const char *run_shared_name(int k, char buf[64])
     return buf;
 }
 
+/* Returns true if the argument's value differs between the ranks of a save. */
+static bool is_argument_of_rank(const char *key)
+{
+    static const char *const parts[] = { "rank", "host", "device", "time", "gigaflos", "parameters_in_billions" };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(key, parts[i]))
+            return true;
+    return false;
+}
+
+static bool is_compared_value(const struct pk *v)
+{
+    const char *text = pk_as_str(v);
+
+    return text ? !strpbrk(text, "/\n") : v->type == PK_BOOL || v->type == PK_INT || v->type == PK_FLOAT;
+}
+
+static int by_line(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+char *run_values_text(const struct pk *root)
+{
+    static const char *const dicts[] = { "args", "lr_scheduler" };
+    struct strbuf text = {0};
+
+    for (size_t d = 0; d < sizeof dicts / sizeof *dicts; d++) {
+        uint32_t n = 0;
+        struct pk **pair = pk_pairs(pk_get(root, dicts[d]), &n);
+        char **line = xcalloc((size_t)n + 1, sizeof *line);
+        int n_lines = 0;
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *key = pk_as_str(pair[2 * i]);
+            struct strbuf sb = {0};
+
+            if (!key || is_argument_of_rank(key) || !is_compared_value(pair[2 * i + 1]))
+                continue;
+            strbuf_addf(&sb, "%s.%s ", dicts[d], key);
+            pk_text(pair[2 * i + 1], &sb);
+            strbuf_add(&sb, "", 1);
+            line[n_lines++] = sb.buf;
+        }
+        qsort(line, (size_t)n_lines, sizeof *line, by_line);
+        for (int i = 0; i < n_lines; i++) {
+            strbuf_addf(&text, "%s\n", line[i]);
+            free(line[i]);
+        }
+        free(line);
+    }
+    if (text.buf)
+        strbuf_add(&text, "", 1);
+    return text.buf;
+}
+
+bool run_values_differ(const char *mine, const char *others, char what[512])
+{
+    enum { MOST = 160 };
+
+    while (*mine && *others) {
+        const size_t n = strcspn(mine, "\n"), m = strcspn(others, "\n");
+        const size_t key = strcspn(mine, " \n"), its_key = strcspn(others, " \n");
+        const bool same_key = key == its_key && memcmp(mine, others, key) == 0;
+        const int order = same_key ? 0 : strcmp(mine, others);
+
+        if (same_key && (n != m || memcmp(mine, others, n) != 0)) {
+            snprintf(what, 512, "%.*s, others %.*s", (int)(n < MOST ? n : MOST), mine,
+                     (int)(m - key - 1 < MOST ? m - key - 1 : MOST), others + key + 1);
+            return true;
+        }
+        mine += order <= 0 ? n + (mine[n] == '\n') : 0;
+        others += order >= 0 ? m + (others[m] == '\n') : 0;
+    }
+    return false;
+}
+
 static enum severity mismatch_severity(const struct source *s)
 {
     return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+}
+
+/* Compare all values of the file's arguments and schedule with those of the first file. */
+static void check_values(const struct source *s, const struct source_file *f, const struct source_file *first,
+                         struct report *r)
+{
+    char *mine = run_values_text(pt_root(f->pt)), *its = run_values_text(pt_root(first->pt)), what[512];
+
+    if (mine && its && run_values_differ(mine, its, what))
+        report_add(r, mismatch_severity(s), "mixed_saves", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+                   "%s: the files are from different saves", what);
+    free(mine);
+    free(its);
 }
 
 /*
@@ -160,11 +254,12 @@ static void check_shared(const struct source *s, struct report *r)
 
     for (int i = 0; i < s->n_files; i++) {
         const struct source_file *f = &s->file[i];
+        int k;
 
         if (!f->pt || !str_ends(f->name, "_model_states.pt"))
             continue;
         first = first ? first : f;
-        for (int k = 0; k < RUN_SHARED; k++) {
+        for (k = 0; k < RUN_SHARED; k++) {
             const struct pk *mine = run_shared_get(pt_root(f->pt), k), *its = run_shared_get(pt_root(first->pt), k);
 
             if (f == first || (!mine && !its) || (mine && its && pk_same_text(mine, its)))
@@ -174,6 +269,8 @@ static void check_shared(const struct source *s, struct report *r)
                        first->name);
             break;
         }
+        if (k == RUN_SHARED && f != first)
+            check_values(s, f, first, r);
     }
 }
 

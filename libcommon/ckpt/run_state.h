@@ -30,6 +30,17 @@ int64_t run_state_zero_stage(const struct pk *opt);
 enum { RUN_SHARED = 32 };
 /* Returns shared value number k in the tree `root` of a file, or NULL if the file does not have it. */
 const struct pk *run_shared_get(const struct pk *root, int k);
+/*
+ * Returns the numbers, booleans and strings in the arguments and the schedule of a file as text: sorted lines
+ * "args.seed 1234". Values that differ between the ranks of a save, and strings that contain a path, are left out.
+ * Returns NULL if there are none. The caller frees the text.
+ */
+char *run_values_text(const struct pk *root);
+/*
+ * Compare two texts of run_values_text(). Returns true with the first difference in `what`, such as "args.seed 1,
+ * others 2", or false if there is none. A value that only one of them has is not compared.
+ */
+bool run_values_differ(const char *mine, const char *others, char what[512]);
 /* Write the name of shared value number k, such as "iteration" or "args.seed", to buf, and return buf. */
 const char *run_shared_name(int k, char buf[64]);
 /*

@@ -109,7 +109,8 @@ struct ds_layer {
  * Values that must be equal in all files of one save. They are compared as text. deepspeed_identity.c lists where each
  * is stored.
  */
-enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + RUN_SHARED, DS_SETTINGS = DS_MARKS, DS_TEXTS };
+enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + RUN_SHARED, DS_SETTINGS = DS_MARKS, DS_VALUES,
+               DS_TEXTS };
 
 struct ds {
     struct source *s;

@@ -107,6 +107,7 @@ void ds_read_marks(const struct ds_job *j)
 
     for (int m = DS_SHARED; m < DS_MARKS; m++)
         j->d->mark[j->file][m] = ds_mark_text(run_shared_get(root, m - DS_SHARED));
+    j->d->mark[j->file][DS_VALUES] = run_values_text(root);
 }
 
 struct marked {
@@ -197,6 +198,26 @@ static void check_settings(struct ds *d, bool *reported)
     }
 }
 
+/* Compare all other values of the arguments and the schedule. */
+static void check_values(struct ds *d, struct marked *v, bool *reported)
+{
+    const char *usual;
+    char what[512];
+    int n = 0;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->mark[i][DS_VALUES])
+            v[n++] = (struct marked){ d->mark[i][DS_VALUES], i };
+    usual = most_common(v, n);
+    for (int i = 0; usual && i < d->n_files; i++) {
+        if (reported[i] || !d->mark[i][DS_VALUES] || !run_values_differ(d->mark[i][DS_VALUES], usual, what))
+            continue;
+        report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
+                   "%s: the checkpoint mixes two saves", what);
+        reported[i] = true;
+    }
+}
+
 void ds_check_marks(struct ds *d)
 {
     struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
@@ -206,6 +227,7 @@ void ds_check_marks(struct ds *d)
         check_mark(d, m, v, reported);
     for (int m = 0; m < DS_SHARED; m++)
         check_mark(d, m, v, reported);
+    check_values(d, v, reported);
     check_settings(d, reported);
     free(reported);
     free(v);
