@@ -8,9 +8,10 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/write/convert.h"
+#include "libcommon/write/out_path.h"
 
 /* Returns true if the file is one of those that are read. */
 static bool is_read(const struct output_file *o)

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include "libcommon/base/clock.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -18,77 +17,13 @@
 #include "libcommon/plan/executor.h"
 #include "libcommon/write/journal.h"
 #include "libcommon/write/kept.h"
+#include "libcommon/write/out_path.h"
+#include "libcommon/write/rehearsal.h"
 #include "libcommon/write/rendezvous.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
 
 /* ---- before anything is written ---- */
-
-int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
-{
-    char *dir = path_parent(out), *up;
-    struct statvfs v;
-    int rc;
-
-    /* The folder for OUT may not exist yet. Use its nearest existing ancestor. */
-    while ((rc = statvfs(dir, &v)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
-        up = path_parent(dir);
-        free(dir);
-        dir = up;
-    }
-    if (rc < 0)
-        err_sys(e, dir, "cannot get the free space");
-    else
-        *bytes = (uint64_t)v.f_bavail * v.f_frsize;
-    free(dir);
-    return rc;
-}
-
-char *convert_resolve_path(const char *path)
-{
-    char *real = realpath(path, NULL), *parent, *base, *up;
-
-    if (real)
-        return real;
-    parent = path_parent(path);
-    base = path_base(path);
-    up = strcmp(parent, path) == 0 ? xstrdup(parent) : convert_resolve_path(parent);
-    real = path_join(up, base);
-    free(up);
-    free(parent);
-    free(base);
-    return real;
-}
-
-bool convert_path_lies_in(const char *inner, const char *outer)
-{
-    size_t n = strlen(outer);
-
-    return strncmp(inner, outer, n) == 0 && (inner[n] == '/' || inner[n] == '\0');
-}
-
-int convert_check_paths(const struct source *s, const char *out, struct err *e)
-{
-    char *in = convert_resolve_path(s->path), *to = convert_resolve_path(out);
-    int rc = -1;
-
-    if (strcmp(in, to) == 0)
-        err_usage(e, "%s: is the input itself", out);
-    else if (convert_path_lies_in(to, in))
-        err_usage(e, "%s: lies inside the input %s", out, s->path);
-    else if (convert_path_lies_in(in, to))
-        err_usage(e, "%s: contains the input %s", out, s->path);
-    else
-        rc = 0;
-    free(in);
-    free(to);
-    return rc;
-}
-
-uint64_t convert_required_space(const struct source *s, const struct sink *k)
-{
-    return k->ops->estimate(k, s) + kept_copy_bytes(k, s);
-}
 
 static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
 {
@@ -567,6 +502,10 @@ static int run_all(struct conversion *r, const char *print, bool *begun, struct 
     if (staging_open(&r->stage, o->out, print, &so, e) < 0)
         return -1;
     r->res->complete = r->stage.complete;
+    if (r->res->complete && !r->stage.recorded && rehearsal_compare(r->src, r->sink, o->out, e) < 0)
+        return -1;
+    if (r->res->complete && o->verify && o->verify(o->out, o->threads, o->mem_bytes, o->stopped, e) < 0)
+        return -1;
     if (r->res->complete)               /* the previous run may have been killed just before it changed the file that
                                          * names the latest checkpoint */
         return o->move_latest ? point_latest_to_result(&r->stage, o->move_latest, e) : 0;

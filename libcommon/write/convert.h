@@ -58,20 +58,6 @@ struct convert_result {
     bool used_uring, used_direct;
 };
 
-/* Get the number of free bytes on the file system to which OUT will be written. */
-MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *e);
-/*
- * Returns the absolute path of a file or folder that need not exist. Links are resolved in the part of the path that
- * exists. The caller frees it.
- */
-char *convert_resolve_path(const char *path);
-/* Returns true if `inner` is `outer` or lies in it. Both are results of convert_resolve_path(). */
-bool convert_path_lies_in(const char *inner, const char *outer);
-/* Returns the number of free bytes without which convert_run() does not start. `k` must not be prepared yet. */
-uint64_t convert_required_space(const struct source *s, const struct sink *k);
-/* Returns -1 with ERR_USAGE if OUT is the source, contains the source, or is inside it. */
-MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
-
 /*
  * Run the conversion, and free the sink. On failure OUT is unchanged, and OUT.part is kept for --resume. If the failure
  * is that the input is damaged (ERR_DATA), OUT.part is removed.

@@ -29,5 +29,12 @@ struct rehearsal {
  * the error with which the conversion would fail, or with ERR_SYS if the temporary folder cannot be written.
  */
 MUST_CHECK int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehearsal *r, struct err *e);
+/*
+ * Check that the folder OUT, which exists, is the result of this conversion: rehearse it, and compare the form, the
+ * source, the tensors and their digests, as far as the source's manifest lists them, in both manifests, and the names
+ * and sizes of all files. OUT must not be older than the source's files. No tensor is read. Afterwards the sink can
+ * only be closed. Returns -1 with ERR_USAGE if OUT is another result; the message names the first difference.
+ */
+MUST_CHECK int rehearsal_compare(struct source *s, struct sink *k, const char *out, struct err *e);
 
 #endif

@@ -371,8 +371,10 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
     s->job = str_fmt("%s.part.job", s->out);
     if (check_out_is_folder(s->out, e) < 0 || (o->part == 0 && staging_recover(s->out, e) < 0))
         return -1;
-    if (o->part == 0 && o->resume && has_inode(s->out, read_part_inode(s))) {
+    if (o->part == 0 && o->resume && has_inode(s->out, read_part_inode(s)) &&
+        (!has_job_fingerprint(s) || fingerprint_is(s, fingerprint))) {
         s->complete = true;
+        s->recorded = has_job_fingerprint(s);
         return clear_after_publish(s, e);
     }
     if (o->resume && !o->force && is_out_without_job(s)) {

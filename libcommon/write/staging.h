@@ -28,6 +28,7 @@ struct staging {
     char *out, *part, *job;     /* the paths OUT, OUT.part, OUT.part.job */
     bool resumed;               /* this run continues the work of an earlier run */
     bool complete;              /* with --resume: OUT is already complete, so nothing is left to do */
+    bool recorded;              /* `complete`, and the job folder states that OUT is the result of this job */
     int lock_fd, publish_fd;
     char *made;                 /* the topmost parent folder of OUT that staging_open() has created; NULL: none */
     char *kept;                 /* path of an old OUT that staging_publish() could not remove; NULL: none */

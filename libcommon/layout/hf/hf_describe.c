@@ -356,7 +356,7 @@ static int finish_hf_folder(void *ctx, const struct folder_written *w, struct er
         rc = write_configs(t, w->dir, e);
     if (rc == 0 && t->q.tokenizer)
         rc = hf_tokenizer_copy(t->q.tokenizer, w->dir, e);
-    if (rc == 0 && t->q.verify)
+    if (rc == 0 && t->q.verify && !w->o->rehearsal)
         rc = verify_written_hf_folder(t, w, e);
     if (rc == 0)
         report_fp16_losses(w->o, w->plan);
