@@ -128,6 +128,10 @@ static json_t *load_json(const struct source *s, struct report *r, struct err *e
                        "the manifest's own crc does not match (expected %s)", hex);
         else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))
             report_add(r, SEV_ERROR, "manifest", name, (uint64_t)je.position, NULL, "no JSON: %s", je.text);
+        else if (json_integer_value(json_object_get(o, "version")) != 1)
+            report_add(r, SEV_ERROR, "manifest", name, ERR_NO_BYTE, NULL,
+                       "has version %lld, expected 1: a later release wrote it",
+                       (long long)json_integer_value(json_object_get(o, "version")));
     }
     free(buf);
     return o;
@@ -202,6 +206,17 @@ void manifest_give_crcs(const struct source *s)
                 give_crc(s, &s->param[i], st);
 }
 
+/* Returns true if `shape` is absent or has as many elements in each dimension as the parameter. */
+static bool is_listed_shape(const json_t *shape, const struct param *p)
+{
+    if (shape && json_array_size(shape) != (size_t)p->ndim)
+        return false;
+    for (int d = 0; shape && d < p->ndim; d++)
+        if (json_integer_value(json_array_get(shape, (size_t)d)) != p->shape[d])
+            return false;
+    return true;
+}
+
 static void load_tensor_digest(struct source *s, const json_t *t, bool weights_only, const char *file, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
@@ -214,18 +229,20 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
     if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s, which is not in the checkpoint",
                    state ? state : "(none)");
+    else if (!is_listed_shape(json_object_get(t, "shape"), p))
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists another shape than the checkpoint has");
     else
         p->has_digest[st] = true;
 }
 
 /*
- * Returns true if the manifest must list the state. It need not list 16-bit weights (which may have been rounded from
- * fp32 master weights), integers in manifests of earlier releases for the layout dcp, and tensors without elements in
- * the HDF5 forms.
+ * Returns true if the manifest must list the state. It need not list 16-bit weights, possibly rounded from fp32
+ * master weights (layouts other than model folders), second names of tied weights in model folders, integers in
+ * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st)
 {
-    return p->state[st] && p->state[st]->len && st != STATE_BF16 &&
+    return p->state[st] && p->state[st]->len && (st != STATE_BF16 || (s->layout->model_folder && !p->shared_with)) &&
            (!s->layout->integers_unlisted || dtype_is_weight(p->state[st]->dtype));
 }
 
@@ -238,7 +255,7 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
     json_array_foreach(list, i, t)
         load_tensor_digest(s, t, weights_only, file, r);
     /* the manifest of a virtual form lists no tensors, because their bytes are in the shards */
-    if (json_array_size(list) == 0)
+    if (json_array_size(list) == 0 && s->layout->points_only)
         return;
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
@@ -411,7 +428,11 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
 static void find_unlisted(const struct source *s, const json_t *list, struct report *r)
 {
     json_t *known = json_object(), *t;
+    bool *has_tensors = xcalloc((size_t)files_count(s->files) + 1, sizeof *has_tensors);
     size_t i;
+
+    for (int k = 0; k < files_n_records(s->files); k++)
+        has_tensors[files_record(s->files, k)->file] = true;
 
     json_array_foreach(list, i, t)
         json_object_set_new(known, json_string_value(json_object_get(t, "name")), json_true());
@@ -421,13 +442,15 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
          * A file that does not belong to the layout causes only a WARNING, because users add notes to a checkpoint, or
          * a README or tokenizer to a model.
          */
-        const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
+        const bool is_extra = f->cls == FILE_OTHER && !f->pt && !has_tensors[f->file];
+        const enum severity severity = is_extra ? SEV_WARNING : SEV_ERROR;
 
         if (strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
             !(s->layout->model_folder && f->cls != FILE_WEIGHTS))
             report_add(r, severity, "file_unlisted", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
                        "is not in the manifest");
     }
+    free(has_tensors);
     json_decref(known);
 }
 
