@@ -85,7 +85,8 @@ enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *
 {
     int64_t sync = 0;
 
-    if (p->merge != MERGE_REPLICATED)
+    /* Without tensor ranks in the layout (DCP, torch_dist) there are no copies that could drift apart. */
+    if (p->merge != MERGE_REPLICATED || s->topo.tp == 0)
         return MISMATCH_EXACT;
     pk_as_int(pk_get(s->run.args, "sync_tp_duplicated_parameters"), &sync);
     return sync ? MISMATCH_FREE : MISMATCH_NEAR;
