@@ -237,12 +237,12 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 
 /*
  * Returns true if the manifest must list the state. It need not list 16-bit weights, possibly rounded from fp32
- * master weights (layouts other than model folders), second names of tied weights in model folders, integers in
+ * master weights, integers in
  * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st)
 {
-    return p->state[st] && p->state[st]->len && (st != STATE_BF16 || (s->layout->model_folder && !p->shared_with)) &&
+    return p->state[st] && p->state[st]->len && st != STATE_BF16 &&
            (!s->layout->integers_unlisted || dtype_is_weight(p->state[st]->dtype));
 }
 
@@ -255,7 +255,7 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
     json_array_foreach(list, i, t)
         load_tensor_digest(s, t, weights_only, file, r);
     /* the manifest of a virtual form lists no tensors, because their bytes are in the shards */
-    if (json_array_size(list) == 0 && s->layout->points_only)
+    if (json_array_size(list) == 0 && !s->layout->entries)
         return;
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
