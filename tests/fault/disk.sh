@@ -84,7 +84,7 @@ is_refused() {
     ! $bad ckpt-inspect damage "$in" >"$W/damage" 2>&1 || return 1
     ! $bad ckpt-edit salvage --allow-lost "$in" "$W/out" >"$W/salvage" 2>&1 || return 1
     for text in "$W/damage" "$W/salvage"; do
-        grep "$1.*: $2; fix that first" "$text" >/dev/null && ! grep 'is lost' "$text" >/dev/null || return 1
+        grep "$1.*: $2; correct this first" "$text" >/dev/null && ! grep 'is lost' "$text" >/dev/null || return 1
     done
     [ ! -e "$W/out" ] && [ ! -e "$W/out.part" ]
 }
