@@ -665,8 +665,7 @@ const struct record *files_record(const struct files *f, int record)
     return table_at(&f->record, record);
 }
 
-/* Read the whole record and set *crc to the CRC-32 of its bytes. */
-static int get_record_crc(struct files *f, int record, uint32_t *crc, struct err *e)
+int files_record_crc(struct files *f, int record, uint32_t *crc, struct err *e)
 {
     enum { AT_A_TIME = 1 << 20 };
     const struct record *r = files_record(f, record);
@@ -715,7 +714,7 @@ int files_check_record(struct files *f, int record, struct err *e)
 {
     uint32_t crc;
 
-    return files_is_checked(f, record) ? 0 : get_record_crc(f, record, &crc, e) < 0 ? -1
+    return files_is_checked(f, record) ? 0 : files_record_crc(f, record, &crc, e) < 0 ? -1
          : files_compare_crc(f, record, crc, NULL, e);
 }
 

@@ -130,6 +130,8 @@ int files_add_record(struct files *f, const struct record *record);
 void files_set_crc(struct files *f, int record, uint32_t crc, const char *from);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
+/* Read the whole record and set *crc to the CRC-32 of its bytes. May be called from any thread. */
+MUST_CHECK int files_record_crc(struct files *f, int record, uint32_t *crc, struct err *e);
 /*
  * Read the whole record and compare it with its CRC. Does nothing if the record was already found to be correct, or if
  * it has no CRC. Returns -1 with ERR_DATA if the record is corrupt. May be called from any thread.

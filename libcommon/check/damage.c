@@ -99,24 +99,20 @@ static int find_refusal(const char *path, uint8_t *buf)
 }
 
 /* Returns the damage of a record. *sys receives the errno of DAMAGE_UNREAD. */
-static enum damage_why find_record_damage(struct files *f, const struct record *rec, uint8_t *buf, int *sys)
+static enum damage_why find_record_damage(struct files *f, int record, uint8_t *buf, int *sys)
 {
+    const struct record *rec = files_record(f, record);
     const uint64_t size = files_size(f, rec->file);
     struct err e = {0};
-    uint32_t crc = 0;
+    uint32_t crc;
 
     if (size == 0 && rec->len)
         return (*sys = find_refusal(files_name(f, rec->file), buf)) ? DAMAGE_UNREAD : DAMAGE_LOST;
     if (rec->at > size || rec->len > size - rec->at)
         return DAMAGE_CUT;
-    for (uint64_t at = 0; at < rec->len; at += AT_A_TIME) {
-        const size_t n = (size_t)min_u64(AT_A_TIME, rec->len - at);
-
-        if (files_read(f, rec->file, rec->at + at, buf, n, &e) < 0) {
-            *sys = e.sys;
-            return err_is_refused(&e) ? DAMAGE_UNREAD : DAMAGE_CUT;
-        }
-        crc = crc_bytes(crc, buf, n);
+    if (files_record_crc(f, record, &crc, &e) < 0) {
+        *sys = e.sys;
+        return err_is_refused(&e) ? DAMAGE_UNREAD : DAMAGE_CUT;
     }
     return rec->has_crc && crc != rec->crc ? DAMAGE_CORRUPT : DAMAGE_NONE;
 }
@@ -138,7 +134,7 @@ static int find_damaged_records(struct damage *d, const bool *used, const struct
                 #pragma omp atomic write
                 stop = true;
             } else {
-                d->why[i] = find_record_damage(f, files_record(f, i), buf, &d->sys[i]);
+                d->why[i] = find_record_damage(f, i, buf, &d->sys[i]);
             }
         }
         free(buf);

@@ -35,11 +35,6 @@ static enum state state_of_codes(const struct param *p)
     return p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
-static const struct tmap *map_of(const struct param *p)
-{
-    return p->state[state_of_codes(p)];
-}
-
 /* Returns hf_quant_config.json, or NULL if there is none. */
 static json_t *read_extra_config(struct source *s, struct err *e)
 {
@@ -109,7 +104,6 @@ struct dequantise_work {
     const struct quantised_weight *w;
     float code[256];                    /* the numbers of all codes; of FP4 the first 16 */
     float global;                       /* the scale of all scales; 1 if there is none */
-    int64_t grid_rows, grid_cols;       /* number of blocks of a matrix */
     float *factor;                      /* [grid_rows][grid_cols]: of the current matrix */
     struct reader *codes, *scales;
     uint8_t *in, *out;                  /* rows of codes, and of new numbers; for a transpose the whole matrix */
@@ -118,7 +112,7 @@ struct dequantise_work {
 
 static const char *file_of(const struct source *s, const struct param *p)
 {
-    return files_name(s->files, files_record(s->files, map_of(p)->slice[0].extent[0].record)->file);
+    return files_name(s->files, files_record(s->files, quantised_map(p)->slice[0].extent[0].record)->file);
 }
 
 static void fill_codes(struct dequantise_work *k)
@@ -144,7 +138,7 @@ static int refuse_scale(const struct dequantise_work *k, const struct param *sca
 static int read_global(struct dequantise_work *k, struct err *e)
 {
     const struct param *p = k->w->global;
-    const struct tmap *m = p ? map_of(p) : NULL;
+    const struct tmap *m = p ? quantised_map(p) : NULL;
     struct reader *r;
     int rc;
 
@@ -161,7 +155,7 @@ static int read_global(struct dequantise_work *k, struct err *e)
 static int read_factors(struct dequantise_work *k, int64_t i, struct err *e)
 {
     const struct quantised_weight *w = k->w;
-    const int64_t n = k->grid_rows * k->grid_cols, size = dtype_size(w->scale_type);
+    const int64_t n = w->grid_rows * w->grid_cols, size = dtype_size(w->scale_type);
     uint8_t *bytes = xmalloc((size_t)(n * size) + 1);
     int rc = reader_read(k->scales, (uint64_t)(i * n * size), (uint64_t)(n * size), bytes, e);
 
@@ -186,7 +180,7 @@ static bool dequantise_row(const struct dequantise_work *k, int64_t row, const u
                            int64_t stride)
 {
     const struct quantised_weight *w = k->w;
-    const float *factor = k->factor + row / w->block_rows * k->grid_cols;
+    const float *factor = k->factor + row / w->block_rows * w->grid_cols;
     const float most = k->d->to == DTYPE_BF16 ? bf16_max : FLT_MAX;
     bool good = true;
 
@@ -242,14 +236,12 @@ static int dequantise_tensor(const void *ctx, const struct edit_computed *c, str
     const struct edit_dequantise *d = ctx;
     struct dequantise_work k = { .d = d, .w = c->arg };
     const struct quantised_weight *w = k.w;
-    const struct tmap *codes = map_of(w->codes), *scales = map_of(w->scale);
+    const struct tmap *codes = quantised_map(w->codes), *scales = quantised_map(w->scale);
     const int64_t size = dtype_size(d->to);
     int rc;
 
-    k.grid_rows = w->rows / w->block_rows + (w->rows % w->block_rows != 0);
-    k.grid_cols = w->cols / w->block_cols + (w->cols % w->block_cols != 0);
     k.at_once = w->cols && ROWS_BYTES / w->cols > 0 ? ROWS_BYTES / w->cols : 1;
-    k.factor = xmalloc((size_t)(k.grid_rows * k.grid_cols) * sizeof *k.factor + 1);
+    k.factor = xmalloc((size_t)(w->grid_rows * w->grid_cols) * sizeof *k.factor + 1);
     k.in = xmalloc((size_t)(k.at_once * w->cols) + 1);
     k.out = xmalloc((size_t)((w->transposed ? w->rows : k.at_once) * w->cols * size) + 1);
     k.codes = reader_new(codes, d->s->files, REPLICAS_FAIL, 0, codes->len);

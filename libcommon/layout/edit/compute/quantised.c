@@ -194,7 +194,7 @@ static int read_scheme(const struct source *s, const json_t *config, const json_
 
 /* ---- shapes ---- */
 
-static const struct tmap *only_map(const struct param *p)
+const struct tmap *quantised_map(const struct param *p)
 {
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
@@ -322,9 +322,9 @@ static int add_weight(const struct search *q, const struct quant_rule *r, const 
                  (int)len, codes->name, w.scale ? r->global : r->scale);
         return -1;
     }
-    w.scale_type = only_map(w.scale)->dtype;
+    w.scale_type = quantised_map(w.scale)->dtype;
     if (!is_scale_type(r, w.scale_type) ||
-        (w.global && (only_map(w.global)->dtype != DTYPE_F32 || !is_one_number(w.global)))) {
+        (w.global && (quantised_map(w.global)->dtype != DTYPE_F32 || !is_one_number(w.global)))) {
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s has a type or shape that the scheme in config.json does "
                  "not use for scales", codes->name, is_scale_type(r, w.scale_type) ? w.global->name : w.scale->name);
         return -1;
@@ -333,6 +333,8 @@ static int add_weight(const struct search *q, const struct quant_rule *r, const 
         w.scale_type = DTYPE_F8_E8M0;
     if (find_size(s, r, &w, e) < 0 || find_blocks(s, r, &q->st, &w, e) < 0)
         return -1;
+    w.grid_rows = blocks_of(w.rows, w.block_rows);
+    w.grid_cols = blocks_of(w.cols, w.block_cols);
     m->weight[m->n++] = w;
     return 0;
 }
@@ -342,7 +344,7 @@ static int check_rest(const struct source *s, const struct quantised_model *m, s
 {
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        const enum dtype t = only_map(p)->dtype;
+        const enum dtype t = quantised_map(p)->dtype;
         bool bad = dtype_is_weight(t) && !dtype_is_float(t);
 
         for (size_t k = 0; k < sizeof scale_names / sizeof *scale_names && !bad; k++)
@@ -373,7 +375,7 @@ int quantised_find(const struct source *s, const json_t *config, const json_t *e
         for (size_t k = 0; k < sizeof quant_rules / sizeof *quant_rules; k++) {
             const struct param *p = &s->param[i];
 
-            if (!(quant_rules[k].rule & q.st.rules) || only_map(p)->dtype != quant_rules[k].type ||
+            if (!(quant_rules[k].rule & q.st.rules) || quantised_map(p)->dtype != quant_rules[k].type ||
                 !str_ends(p->name, quant_rules[k].codes))
                 continue;
             if (add_weight(&q, &quant_rules[k], p, m, e) < 0)

@@ -28,6 +28,7 @@
 struct arena;
 struct param;
 struct source;
+struct tmap;
 
 struct quantised_weight {
     const char *name;                   /* of the weight that the codes stand for */
@@ -35,6 +36,7 @@ struct quantised_weight {
     const struct param *global;         /* the scale of all scales, one number; NULL if there is none */
     int64_t n, rows, cols;              /* n matrices of rows x cols numbers, one after the other */
     int64_t block_rows, block_cols;     /* numbers with one factor; blocks at the end may be smaller */
+    int64_t grid_rows, grid_cols;       /* number of blocks of a matrix */
     enum dtype scale_type;              /* how to read the scale: a type that stores E8M0 as u8 becomes F8_E8M0 */
     bool fp4;                           /* two codes per byte; else one FP8 code per byte */
     bool divides;                       /* the factor is scale / global; else scale * global, or scale */
@@ -42,6 +44,9 @@ struct quantised_weight {
     bool rounds_scale;                  /* for results in bf16 the factor is rounded to bf16 first, as ModelOpt does */
     bool transposed;                    /* the result is the transpose of each matrix */
 };
+
+/* Returns the map of a parameter of a model folder, which has one state. */
+const struct tmap *quantised_map(const struct param *p);
 
 struct quantised_model {
     int n;
