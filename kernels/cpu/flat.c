@@ -13,7 +13,7 @@
 /* elements per work item; sums are cut at multiples of it, whatever the number of threads */
 #define RUN 4096
 
-/* Loop over runs of RUN elements, each of which one thread processes. The body processes the elements from i on. */
+/* Loop over runs of RUN elements. One thread processes a run. The body processes the elements from i on. */
 #define FOR_RUNS(n)                                                                 \
     _Pragma("omp parallel for num_threads(cpu_threads) schedule(static)")           \
     for (int64_t i = 0; i < (n); i += RUN)

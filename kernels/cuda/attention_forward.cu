@@ -17,7 +17,7 @@
 #include "kernels/cuda/attention_tile.cuh"
 
 template <int HD> struct forward_shape {
-    /* number of computing warpgroups, each of which has 64 queries */
+    /* number of computing warpgroups; each has 64 queries */
     static const int groups = HD == 64 ? 3 : 2;
     static const int queries = 64 * groups, keys = 128;
     static const int stages = HD == 128 ? 2 : HD == 64 ? 4 : 3;

@@ -1,5 +1,5 @@
 /*
- * tile.h - make the map of a tensor that was split into boxes, each of which is stored in row-major order
+ * tile.h - make the map of a tensor that was split into boxes, which are stored in row-major order
  *
  * Boxes may be in any order and split in any dimension. They must tile the tensor: each element must be in exactly one
  * box. Boxes without elements are ignored, but must be located within the tensor.

@@ -106,7 +106,7 @@ struct plan_range {
 /* Add an item. Returns its number. If dst < 0, the item is only checked. */
 int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at);
 /*
- * Add an item of whole rows, each of which is cut into n_outs parts of `part` bytes. Part i of every row is appended to
+ * Add an item of whole rows. Each row is cut into n_outs parts of `part` bytes. Part i of every row is appended to
  * destination out[i]. Bytes that are distributed over several files are thus read only once, in long runs. The length
  * of the range must be a multiple of n_outs * part. The array `out` is copied.
  */

@@ -85,7 +85,7 @@ static int mend_zip(uint8_t *b, uint64_t size, const char *path, struct err *e)
     return 0;
 }
 
-/* Correct the CRCs of a file. A .pt file is one zip; a .distcp file is a series of zips without gaps, each of which
+/* Correct the CRCs of a file. A .pt file is one zip; a .distcp file is a series of zips without gaps. Each zip
  * ends with an end record of 22 bytes. */
 static int mend(const char *path)
 {

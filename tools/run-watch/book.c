@@ -19,7 +19,7 @@
 
 /*
  * The longest time in seconds that this process waits for the lock. The process that holds the lock may be sending
- * alarms, each of which takes up to half a minute.
+ * alarms, and each takes up to half a minute.
  */
 enum { LOCK_WAIT_S = 120 };
 static const uint64_t book_max_bytes = 64 << 20;

@@ -182,7 +182,7 @@ static void write_memo_put(struct pickle_writer *w, const struct pk *v)
 static void write_pickle_node(struct pickle_writer *w, const struct pk *v);
 
 /*
- * Write the items of v in batches of at most BATCH items, each of which consists of `unit` pointers. A batch of a
+ * Write the items of v in batches of at most BATCH items. An item consists of `unit` pointers. A batch of a
  * single item ends with opcode `one`. A larger batch is written between a mark and opcode `many`.
  */
 static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)

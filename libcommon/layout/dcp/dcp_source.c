@@ -1,7 +1,7 @@
 /*
  * dcp_source.c - open a folder of torch.distributed.checkpoint as a source
  *
- * .metadata lists items, each of which is a torch.save archive inside a file. An item contains a chunk of a tensor or
+ * .metadata lists items. An item is a torch.save archive inside a file. An item contains a chunk of a tensor or
  * a value. Tensors become parameters or values according to their names. Many threads open the items, one batch at a
  * time; a single thread stores the results.
  */

@@ -9,7 +9,7 @@
  *               is moved with the parameters of its module.
  *   other       random states, and tensors whose relation to layers is unknown. They are kept as they are, or refused
  *               if their layers change.
- * common.pt contains training arguments, some of which are updated (last section of this file).
+ * common.pt contains training arguments. The last section of this file updates some of them.
  */
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 
