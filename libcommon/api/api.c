@@ -12,6 +12,7 @@
 #include "libcommon/base/processors.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/plan/reader.h"
 
 /* Bytes of a tensor that sk_read() reads in one step. To merge copies, each copy needs a buffer of this size, too. */
@@ -175,7 +176,7 @@ static struct sk_checkpoint *open_view(const char *path, const struct sk_open_op
     list_tensors(c);
     c->info = (struct sk_info){ .path = c->view->path, .layout = "file", .iteration = -1 };
     if (c->view->source)
-        c->info = (struct sk_info){ .path = c->view->source->path, .layout = c->view->source->layout->name,
+        c->info = (struct sk_info){ .path = c->view->source->path, .layout = source_layout_name(c->view->source),
                                     .iteration = c->view->source->run.iteration };
     return c;
 }
@@ -394,7 +395,7 @@ static struct verification *run_verify(const char *path, const struct sk_verify_
     list_findings(&v->findings);
     v->is = (struct sk_verification){
         .errors = report_count(r, SEV_ERROR), .warnings = report_count(r, SEV_WARNING), .n = v->findings.n,
-        .finding = v->findings.finding, .layout = st.layout ? st.layout->name : NULL, .files = st.n_files,
+        .finding = v->findings.finding, .layout = st.layout, .files = st.n_files,
         .bytes = st.size_bytes,
     };
     v->is.sound = v->is.errors == 0 && !(o->strict && v->is.warnings > 0);

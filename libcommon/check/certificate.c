@@ -20,6 +20,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
 
@@ -246,7 +247,7 @@ static int compare_certificate(const struct list *l, const char *dir, struct err
 
 static json_t *side_json(const struct source *s, const char *tag)
 {
-    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:I, s:I}", "layout", s->layout->name, "tag", text_json(tag),
+    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:I, s:I}", "layout", source_layout_name(s), "tag", text_json(tag),
                      "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp, "iteration", (json_int_t)s->run.iteration,
                      "step", (json_int_t)s->run.opt_step);
 }
@@ -400,7 +401,7 @@ static void check_certified_tensor(struct source *s, const json_t *t, const char
         report_add(r, SEV_ERROR, "certificate", path, ERR_NO_BYTE, name, "an entry of tensors is incomplete");
         return;
     }
-    if (json_is_null(after) || (p && !p->state[st] && st == STATE_BF16 && !s->layout->pipeline_files))
+    if (json_is_null(after) || (p && !p->state[st] && st == STATE_BF16 && !source_has_layer_files(s)))
         return;
     if (!p || !p->state[st])
         report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name, "%s is in the certificate, but not here",

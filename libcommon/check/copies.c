@@ -14,6 +14,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, FEWEST = 64, DISTINCT = 16, THREADS_DEFAULT = 16 };
@@ -506,14 +507,14 @@ static void check_vectors(const struct source *s, const struct mismatch_opts *o,
 
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    if (s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1)) {
+    if (source_stores_pieces_once(s)) {
         struct all_pieces *v = sample_all_pieces(s, o);
 
         check_pieces(s, v, o, r);
-        if (s->layout->entries)
+        if (source_has_entries(s))
             check_layers(s, v, o, r);
         free_pieces(v, s->n_params);
     }
-    if (s->layout->zero_files || s->layout->pipeline_files)
+    if (source_has_flat_partitions(s))
         check_vectors(s, o, r);
 }

@@ -16,6 +16,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/format/pickle/pickle.h"
@@ -762,9 +763,9 @@ static bool has_masters(const struct source *s)
 /* Returns true if the source was opened without the fp32 masters, although files of the checkpoint may contain them. */
 static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
 {
-    if (s->layout->pipeline_files)
+    if (source_has_layer_files(s))
         return !has_masters(s) && has_shards(s);
-    return s->layout->masters_left_out && s->weights_only && !o->moments_only;
+    return source_left_out_masters(s) && !o->moments_only;
 }
 
 /*

@@ -12,6 +12,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/tmap.h"
@@ -779,7 +780,7 @@ void salvage_log(const struct damage *d, const struct salvage *x, const struct s
                                        (json_int_t)s->run.iteration, "from", from ? text_json(from->tag) : json_null(),
                                        "from_iteration", (json_int_t)(from ? from->run.iteration : -1), "parameters",
                                        x->n_params, "states", x->n));
-    if (s->layout->zero_files && !s->run.optimizer)
+    if (source_lost_optimizer(s))
         append_salvage_json(out, json_pack("{s:s}", "optimizer", words[SALVAGE_ABSENT]));
     for (int i = 0; i < x->n; i++)
         append_salvage_json(out, salvage_state_json(s, &x->state[i]));

@@ -13,6 +13,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/plan/tmap.h"
 
 /*
@@ -88,7 +89,7 @@ void single_copy_report(const struct source *s, struct report *r)
      * An index.h5 whose datasets are in the shards lists the files of the checkpoint, as a manifest does. Any other
      * index.h5 lies next to its mp_rank files and does not list them.
      */
-    const bool listed = source_file(s, MANIFEST_NAME) || s->layout->points_only;
+    const bool listed = source_file(s, MANIFEST_NAME) || source_points_elsewhere(s);
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };
     int n = 0, n_single = 0;
 
@@ -99,12 +100,12 @@ void single_copy_report(const struct source *s, struct report *r)
         n += f.holds[i];
         n_single += f.holds[i] && !f.compared[i];
     }
-    if (listed || !n_single || (n < 2 && !s->layout->datasets))
+    if (listed || !n_single || (n < 2 && source_has_checksums(s)))
         goto out;
     report_add(r, SEV_NOTE, NO_MANIFEST, s->path, ERR_NO_BYTE, NULL,
                "there is no " MANIFEST_NAME ", so a file from another save with the same shapes and step cannot be "
                "detected (%d of %d files with tensors); %s writes one",
-               n_single, n, s->layout->manifest_writer);
+               n_single, n, source_manifest_command(s));
 out:
     free(f.holds);
     free(f.compared);

@@ -14,6 +14,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
@@ -59,7 +60,7 @@ static void check_strays(const struct source *s, struct report *r)
     qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* readdir() has no fixed order */
     for (int i = 0; i < n_strays; i++)
         report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
-                   "does not belong to a %s checkpoint", s->layout->name);
+                   "does not belong to a %s checkpoint", source_layout_name(s));
     free(inside);
     free(stray);
     free(known);
@@ -71,14 +72,9 @@ static void check_strays(const struct source *s, struct report *r)
  */
 static void check_sums_there(const struct source *s, struct report *r)
 {
-    if (s->layout->datasets && !source_file(s, MANIFEST_NAME))
+    if (!source_has_checksums(s) && !source_file(s, MANIFEST_NAME))
         report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
                    "HDF5 files have no checksums and there is no manifest, so corrupt tensor data cannot be detected");
-}
-
-static bool is_zip(const struct source *s, int i)
-{
-    return str_ends(s->file[i].name, ".pt") || (s->layout->bin_is_torch && str_ends(s->file[i].name, ".bin"));
 }
 
 /*
@@ -91,7 +87,7 @@ static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, s
 
     *n = 0;
     for (int i = 0; i < s->n_files; i++)
-        if (is_zip(s, i) && !(weights_only && s->file[i].cls == FILE_OPTIMIZER))
+        if (source_file_is_zip(s, i) && !(weights_only && s->file[i].cls == FILE_OPTIMIZER))
             zip[(*n)++].file = s->file[i].file;
     for (int i = 0; i < *n; i++) {
         struct err e = {0};
@@ -124,7 +120,8 @@ static void count_files(const struct source *s, struct verify_stats *st)
 {
     if (!st)
         return;
-    st->layout = s->layout;
+    st->layout = source_layout_name(s);
+    st->opens_with_holes = source_opens_with_holes(s);
     st->n_files = s->n_files;
     st->size_bytes = 0;
     for (int i = 0; i < s->n_files; i++)
@@ -179,13 +176,10 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
     return rc;
 }
 
-/* The layout of a single .pt file, which is treated as a checkpoint of one file without parameters. */
-static const struct layout single_file = { .name = "pt" };
-
 static int verify_file(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
     struct source_file sf = { .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
-    struct source s = { .layout = &single_file, .files = files_new(), .n_files = 1, .file = &sf };
+    struct source s = { .layout = &single_file_layout, .files = files_new(), .n_files = 1, .file = &sf };
     int rc = -1;
 
     s.path = sf.name = xstrdup(path);

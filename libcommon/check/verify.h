@@ -22,7 +22,8 @@
 struct source;
 
 struct verify_stats {
-    const struct layout *layout;        /* "pt" for a single file; NULL if nothing could be opened */
+    const char *layout;         /* name of the layout; "pt" for a single file; NULL if nothing could be opened */
+    bool opens_with_holes;      /* ckpt-edit salvage can open the checkpoint, even if files are missing */
     int n_files;
     uint64_t size_bytes;        /* total size of these files */
 };

@@ -16,6 +16,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify_scan.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/model/params.h"
 
@@ -399,11 +400,12 @@ static void check_tail(struct values_check *v, int record, uint64_t end)
  */
 static void check_padding(struct values_check *v)
 {
-    uint64_t limit = 2 * 4 * (uint64_t)(v->s->topo.dp > 0 ? v->s->topo.dp : 0), end = 0;
+    const uint64_t limit = 4 * source_padding_limit(v->s);
+    uint64_t end = 0;
     size_t n;
     struct extent *x;
 
-    if (!v->s->layout->pipeline_files)
+    if (limit == 0)
         return;
     x = all_extents(v, &n);
     for (size_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 /*
- * checkpoint.c - close a checkpoint, answer questions about it, and find its data by name
+ * checkpoint.c - close a checkpoint, change its list of parameters, and find its data by name
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +10,6 @@
 #include "libcommon/format/pt.h"
 
 const enum state trained_states[TRAINED_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
-
-char *layout_tag_name(const struct layout *l, int64_t step)
-{
-    return l->tag_prefix ? str_fmt("%s%0*lld", l->tag_prefix, l->tag_digits, (long long)step) : NULL;
-}
 
 /* Close the source. Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
 void source_close(struct source *s)
@@ -45,112 +40,6 @@ void source_add_unread(struct source *s, const struct source_opts *o, struct rep
                                                        .why = arena_fmt(s->arena, "%s", why) };
     report_add(r, o->skip_unreadable ? SEV_WARNING : SEV_ERROR, "unread", spot.file, spot.at, name, "%s: %s",
                o->skip_unreadable ? "is left out" : "is not read", why);
-}
-
-bool source_has_unknown_family(const struct source *s)
-{
-    return s->config.n_layers == 0 && (s->layout->any_model || s->zero_stage);
-}
-
-bool source_has_own_names(const struct source *s)
-{
-    return source_has_unknown_family(s) || s->layout->model_folder;
-}
-
-bool source_is_from_zero(const struct source *s)
-{
-    return s->zero_stage != 0;
-}
-
-int source_zero_stage(const struct source *s)
-{
-    return s->zero_stage;
-}
-
-bool source_masters_alone(const struct source *s)
-{
-    return s->zero_stage == 3;
-}
-
-bool source_same_form(const struct source *a, const struct source *b)
-{
-    return a->layout == b->layout && a->zero_stage == b->zero_stage;
-}
-
-bool source_has_zero1_optimizer(const struct source *s)
-{
-    return s->zero_stage_1;
-}
-
-enum dtype source_weights_dtype(const struct source *s)
-{
-    const struct pk *v = pk_get(s->run.args, "params_dtype");
-
-    if (s->zero_stage)
-        return s->weights;
-    if (s->n_params && s->param[0].state[STATE_BF16])
-        return s->param[0].state[STATE_BF16]->dtype;
-    if (source_has_own_names(s) && s->n_params && s->param[0].state[STATE_FP32])
-        return DTYPE_F32;
-    return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
-}
-
-char *source_topology_text(const struct source *s)
-{
-    const struct topology *t = &s->topo;
-
-    if (s->zero_stage && t->tp > 1)
-        return str_fmt("ZeRO-%d, %d tensor ranks (AutoTP) of %d ranks each", s->zero_stage, t->tp, t->dp);
-    if (s->zero_stage)
-        return str_fmt("ZeRO-%d, %d ranks", s->zero_stage, t->dp);
-    if (t->tp > 0)
-        return str_fmt("TP %d, PP %d, DP %d (%d ranks)", t->tp, t->pp, t->dp, topo_world(*t));
-    return NULL;
-}
-
-int source_one_model(const struct source *s, struct err *e)
-{
-    struct strbuf list = {0};
-
-    if (s->n_models == 0)
-        return 0;
-    for (int i = 0; i < s->n_models; i++)
-        strbuf_addf(&list, "%s%s", i ? ", " : "", *s->model[i] ? s->model[i] : "'' (names without a prefix)");
-    err_usage(e, "%s: holds several models: select one with --model PREFIX, one of %s",
-              s->path, list.buf);
-    strbuf_free(&list);
-    return -1;
-}
-
-int source_in_torch(const struct source *s, struct err *e)
-{
-    for (int i = 0; i < s->n_params * STATE_N; i++) {
-        const struct param *p = &s->param[i / STATE_N];
-        const struct tmap *m = p->state[i % STATE_N];
-
-        if (!m || dtype_is_in_torch(m->dtype))
-            continue;
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, a type that torch lacks; only safetensors hold it, "
-                 "which export-hf writes", p->name, dtype_name(m->dtype));
-        return -1;
-    }
-    return 0;
-}
-
-bool source_has_moments(const struct source *s)
-{
-    for (int i = 0; i < s->n_params; i++)
-        if (s->param[i].state[STATE_EXP_AVG])
-            return true;
-    return false;
-}
-
-bool source_has_all_weights(const struct source *s)
-{
-    for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)
-        if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
-            return false;
-    return true;
 }
 
 void source_drop_moments(struct source *s)

@@ -10,7 +10,6 @@
 #include "libcommon/base/names.h"
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/config.h"
 #include "libcommon/model/params.h"
@@ -121,6 +120,7 @@ struct source_unread {
 };
 
 struct dcp_table;
+struct layout;
 struct optim_groups;
 struct source;
 /*
@@ -131,7 +131,7 @@ struct source;
 typedef int source_read_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 
 struct source {
-    const struct layout *layout;
+    const struct layout *layout;        /* opaque outside of libcommon/ckpt and libcommon/layout; see source_facts.h */
     char *path;  /* path of the tag folder (or archive) that was opened; a file `latest` has been followed */
     char *tag;                  /* the last component of `path` */
     struct files *files;
@@ -229,58 +229,6 @@ void source_close(struct source *s);                    /* s may be NULL */
  */
 struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
-/*
- * Returns true if the model belongs to no family that is known for this layout. The parameters then have the model's
- * own names, and s->config is all 0.
- */
-bool source_has_unknown_family(const struct source *s);
-/* Returns true if the parameters have the model's own names: in a model folder, and if source_has_unknown_family(). */
-bool source_has_own_names(const struct source *s);
-/*
- * Returns true if DeepSpeed's engine without pipeline saved the checkpoint, or if it is a universal form made from such
- * a checkpoint. The optimizer's groups are then the engine's own, and s->weights is set.
- */
-bool source_is_from_zero(const struct source *s);
-/* Returns the ZeRO stage, 1 to 3, if source_is_from_zero() returns true; otherwise 0. */
-int source_zero_stage(const struct source *s);
-/* Returns true if fp32 master weights are the only weights of trained parameters, which is so for ZeRO-3. */
-bool source_masters_alone(const struct source *s);
-/* Returns true if both sources have the same layout and ZeRO stage. Their numbers of ranks may differ. */
-bool source_same_form(const struct source *a, const struct source *b);
-/*
- * Returns true if the pipeline engine's optimizer is stored in the form of ZeRO-1, as in fp16 runs. It returns false
- * for BF16_Optimizer.
- */
-bool source_has_zero1_optimizer(const struct source *s);
-/*
- * Returns the type of the weights that the trainer computed with. If source_is_from_zero(), this is s->weights.
- * Otherwise it is the type of the first parameter's 16-bit weights. Without such weights it is fp32 if the parameters
- * have the model's own names; otherwise the params_dtype in the arguments, or bf16 if there is none.
- */
-enum dtype source_weights_dtype(const struct source *s);
-/*
- * Returns a description of the ranks, such as "TP 2, PP 2, DP 2 (8 ranks)" or "ZeRO-2, 4 ranks". Returns NULL if they
- * are unknown. The caller frees the text.
- */
-char *source_topology_text(const struct source *s);
-/*
- * Check that it is known which tensors are the model's. Call it before another layout is made from the source. Returns
- * -1 with ERR_USAGE if there may be several models; the error lists their prefixes and names the option that selects
- * one (source_opts.model).
- */
-MUST_CHECK int source_one_model(const struct source *s, struct err *e);
-/*
- * Check that torch has the type of every parameter. Call it before files of torch are made. Returns -1 with ERR_DATA if
- * it has not.
- */
-MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
-/* Returns true if any parameter has Adam's moments. */
-bool source_has_moments(const struct source *s);
-/*
- * Returns true if the source has weights or masters of every parameter. A source of ZeRO-3 that was opened with
- * no_optimizer has not: ZeRO-3 stores trained parameters only as fp32 masters, in the optimizer's files.
- */
-bool source_has_all_weights(const struct source *s);
 /* Remove Adam's moments from all parameters, for a result without optimizer. Masters and weights stay. */
 void source_drop_moments(struct source *s);
 /*

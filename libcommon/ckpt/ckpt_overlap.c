@@ -12,6 +12,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/plan/tmap.h"
 
 enum { NAMED = 16 };

@@ -1,9 +1,9 @@
 /*
- * layout.h - properties of a layout, on which tools and checks base their decisions
+ * layout.h - properties that all checkpoints of a layout have in common
  *
  * libcommon/layout/layout_facts.c has one `struct layout` for each layout, and layouts.c the functions that open them.
- * Code outside of libcommon/layout tests these properties instead of comparing layouts. Only to find out whether two
- * checkpoints have the same layout, it compares them.
+ * Only libcommon/ckpt and libcommon/layout include this file. All other code calls the functions of source_facts.h,
+ * which say what is true of an opened checkpoint.
  */
 #ifndef SHARDKIT_CKPT_LAYOUT_H
 #define SHARDKIT_CKPT_LAYOUT_H
@@ -79,7 +79,13 @@ struct layout {
     const char *manifest_writer;        /* command that writes such a folder together with a manifest */
 };
 
-/* Returns the usual name of a step's folder, or NULL if there is none. The caller frees it. */
-char *layout_tag_name(const struct layout *l, int64_t step);
+struct source;
+/*
+ * Returns true if DeepSpeed's engine without pipeline saved the checkpoint, or if it is a universal form made from such
+ * a checkpoint. The optimizer's groups are then the engine's own, and s->weights is set.
+ */
+bool source_is_from_zero(const struct source *s);
+/* Returns the ZeRO stage, 1 to 3, if source_is_from_zero() returns true; otherwise 0. */
+int source_zero_stage(const struct source *s);
 
 #endif

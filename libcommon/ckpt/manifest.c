@@ -15,6 +15,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/plan/tmap.h"
 
 enum { MANIFEST_MAX = 256 << 20 };

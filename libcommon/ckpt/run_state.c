@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/layout.h"
 
 /*
  * Returns the name of the program that wrote the zip container. torch writes a descriptor after the bytes of a record,

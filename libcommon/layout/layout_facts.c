@@ -49,3 +49,5 @@ const struct layout torchdist_layout = {
     .integers_unlisted = true, .tag_prefix = "iter_", .tag_digits = 7,
     .manifest_writer = "reshape --ranks N IN OUT",
 };
+
+const struct layout single_file_layout = { .name = "pt" };

@@ -8,6 +8,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_shards.h"
@@ -147,4 +148,24 @@ void layout_target_free(struct layout_target *t)
     if (t->ops && t->of)
         t->ops->free(t->of);
     *t = (struct layout_target){0};
+}
+
+/* ---- merge-tp ---- */
+
+int layout_check_merge(const struct source *s, const struct merge_request *q, struct err *e)
+{
+    if (s->layout->entries)
+        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
+                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
+    else if (source_is_from_zero(s) && !s->layout->zero_files)
+        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
+                  "ZeRO of it", s->path, source_zero_stage(s));
+    else if (s->layout->zero_files && s->topo.tp < 2)
+        err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
+    else if (s->layout->zero_files && (q->repair || q->target_tp > 1))
+        err_usage(e, "%s: of ZeRO without pipeline files of one tensor rank are written: %s does not go with it",
+                  s->path, q->repair ? "--repair, which keeps them," : "--target-tp");
+    else if (s->layout->zero_files && q->certificate)
+        err_usage(e, "%s: --certificate is for checkpoints of the pipeline engine", s->path);
+    return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -128,4 +128,16 @@ MUST_CHECK int layout_describe_as(const struct layout *to, struct source *s, con
                                   struct report *notes, struct layout_target *t, struct err *e);
 void layout_target_free(struct layout_target *t);
 
+/* The options of merge-tp, by which tensor ranks are joined. */
+struct merge_request {
+    bool repair;                        /* keep the number of tensor ranks */
+    int target_tp;                      /* number of tensor ranks of the result; 0: not given */
+    bool certificate;
+};
+/*
+ * Returns -1 with ERR_USAGE if the source has no tensor ranks that can be merged: its layout stores whole tensors, or
+ * there is only one tensor rank. Also fails if its engine's files cannot be merged with these options.
+ */
+MUST_CHECK int layout_check_merge(const struct source *s, const struct merge_request *q, struct err *e);
+
 #endif

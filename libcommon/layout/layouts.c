@@ -20,6 +20,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ckpt_overlap.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
@@ -219,6 +220,11 @@ const struct layout *layout_find(const char *name)
 const struct layout *layout_of_result(const struct source *s)
 {
     return s->layout->entries ? s->layout : source_is_from_zero(s) ? &zero_layout : &deepspeed_layout;
+}
+
+bool layout_result_sets_step(const struct source *s)
+{
+    return layout_of_result(s) == &deepspeed_layout;
 }
 
 /* Returns true if only a tag folder has a file of this name. */
@@ -856,6 +862,13 @@ const struct layout *layout_of_folder(const char *dir)
     listing_free(&l);
     files_free(f);
     return found;
+}
+
+bool layout_has_cut_model(const char *dir)
+{
+    const struct layout *l = layout_of_folder(dir);
+
+    return l && l->model_folder && l->cut_files;
 }
 
 static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,

@@ -33,6 +33,11 @@ MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
  * Returns the layout to which the names of a folder's files belong, or NULL if there is none. The files are not opened.
  */
 const struct layout *layout_of_folder(const char *dir);
+/*
+ * Returns true if the folder is a model folder whose files have pieces of tensors (hfstorage), which Transformers does
+ * not load. The files are not opened.
+ */
+bool layout_has_cut_model(const char *dir);
 
 /* The files of a folder, or the members of an archive. They already have numbers in s->files. */
 struct source_listing {
@@ -43,6 +48,8 @@ struct source_listing {
 /* The properties of each layout, defined in layout_facts.c. */
 extern const struct layout deepspeed_layout, zero_layout, universal_pt_layout, universal_hdf5_layout,
     universal_virtual_layout, hf_layout, hfstorage_layout, dcp_layout, torchdist_layout;
+/* The properties of a single .pt file that is treated as a checkpoint of one file without parameters. */
+extern const struct layout single_file_layout;
 
 /*
  * The functions of each layout X that source_open() calls. X_source_open() sets s->layout and fills the source. It
@@ -70,6 +77,8 @@ const struct layout *layout_find(const char *name);
  * ZeRO or a universal form of one, else the pipeline engine's files.
  */
 const struct layout *layout_of_result(const struct source *s);
+/* Returns true if reshape sets Adam's own step counter with --step when it writes the source as layout_of_result(). */
+bool layout_result_sets_step(const struct source *s);
 
 /* Returns the name of the i-th kind of pointer file, such as `latest`; NULL if i is the number of kinds. */
 const char *layout_pointer_name(int i);

@@ -9,6 +9,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
@@ -133,7 +134,7 @@ static void append_json_line(struct strbuf *sb, json_t *o, bool last)
 static void put_head(struct strbuf *sb, const struct sink *k)
 {
     const struct source *s = k->src;
-    json_t *o = json_pack("{s:s, s:o, s:i, s:i, s:i, s:I}", "layout", s->layout->name, "tag", text_json(s->tag),
+    json_t *o = json_pack("{s:s, s:o, s:i, s:i, s:i, s:I}", "layout", source_layout_name(s), "tag", text_json(s->tag),
                           "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
                           "iteration", (json_int_t)s->run.iteration);
     char *t = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;

@@ -1,6 +1,7 @@
 /* cmd_adapter.c - the command merge-adapter: add the updates of LoRA adapters to the weights of the base checkpoint */
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/edit/compute/edit_adapter.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"

@@ -5,6 +5,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/derived_values.h"
 #include "libcommon/layout/edit/edit_verbs.h"
@@ -106,7 +107,7 @@ static void refuse_unknown_key(const struct source *s, struct edit *x, const cha
 {
     struct strbuf keys = {0};
 
-    if (s->layout->value_entries) {
+    if (edit_has_value_entries(x)) {
         err_usage(e, "set %s: %s has no pickled value of that name; put changes tensors", text, s->path);
         return;
     }
@@ -118,10 +119,10 @@ static void refuse_unknown_key(const struct source *s, struct edit *x, const cha
             add_outer_keys(root, &keys);
     }
     err_usage(e, "set %s: no file of %s has that key; %s%s", text, s->path,
-              s->layout->model_folder ? "a model folder has no such values, its settings are in config.json"
+              source_is_model_alone(s) ? "a model folder has no such values, its settings are in config.json"
               : s->run.args ? "ckpt-inspect args lists the arguments"
               : keys.len ? "its keys are " : "it has no values with names",
-              keys.len && !s->layout->model_folder && !s->run.args ? keys.buf : "");
+              keys.len && !source_is_model_alone(s) && !s->run.args ? keys.buf : "");
     strbuf_free(&keys);
 }
 
@@ -210,7 +211,7 @@ static void miss(const struct source *s, const char *word, const char *pattern, 
     else
         err_usage(e, "zero %s: %s %s: PATTERN:STATE sets weights to 0 (ckpt-inspect ls lists their states)", word,
                   s->path,
-                  s->layout->model_folder ? "is a model folder, which has no moments" : "has no moments of it");
+                  source_is_model_alone(s) ? "is a model folder, which has no moments" : "has no moments of it");
 }
 
 int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
@@ -241,17 +242,14 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- drop ---- */
 
-/*
- * Remove parameters. This is possible only in model folders, universal forms and entries, because in other layouts
- * other values are located relative to the parameters.
- */
+/* Remove parameters. Fail if the layout's values are located relative to the parameters. */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    if (s->layout->model_folder || s->layout->state_files || s->layout->entries)
+    if (edit_can_drop_params(x))
         return drop_tensors(j, x, e);
     err_usage(e, "drop %s: 'optimizer' and 'rng' can be left out of a %s checkpoint; parameters can be left out of a "
               "model folder (export-hf) or of a universal form (ds2universal --format pt, if it has Adam's states%s)",
-              j->arg[0], s->layout->name, s->topo.tp > 1 && !s->layout->pipeline_files ?
+              j->arg[0], source_layout_name(s), source_joins_tensor_ranks(s) ?
               "; first reshape --ranks N joins its tensor ranks" : "");
     return -1;
 }
@@ -263,15 +261,10 @@ int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];
         /* A model folder has neither an optimizer nor random states that could be dropped. */
-        const bool optimizer = !s->layout->model_folder && strcmp(what, "optimizer") == 0;
-        const bool rng = !s->layout->model_folder && strcmp(what, "rng") == 0;
+        const bool optimizer = !source_is_model_alone(s) && strcmp(what, "optimizer") == 0;
+        const bool rng = !source_is_model_alone(s) && strcmp(what, "rng") == 0;
 
-        if (optimizer && s->layout->entries && j->n_args > 1) {
-            err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",
-                      s->layout->name);
-            return -1;
-        }
-        if ((optimizer && edit_drop_optimizer(x, e) < 0) || (rng && edit_drop_rng(x, e) < 0))
+        if ((optimizer && edit_drop_optimizer(x, j->n_args == 1, e) < 0) || (rng && edit_drop_rng(x, e) < 0))
             return -1;
         if (!optimizer && !rng)
             j->arg[n++] = what;

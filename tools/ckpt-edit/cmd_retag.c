@@ -11,9 +11,10 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_verbs.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
 enum counted { STEPS, SAMPLES, TOKENS };
@@ -54,7 +55,7 @@ static int64_t new_counter_value(const struct ckptedit *j, const struct source *
 static int retag_place(const struct ckptedit *j, const struct source *s, struct edit *x, int place, bool *found,
                        struct err *e)
 {
-    for (int i = s->layout->value_entries ? 0 : 1; i < N_COUNTERS && e->kind == ERR_NONE; i++) {
+    for (int i = edit_has_value_entries(x) ? 0 : 1; i < N_COUNTERS && e->kind == ERR_NONE; i++) {
         const struct counter *c = &counters[i];
         int64_t was, value;
 
@@ -75,7 +76,7 @@ static int retag_place(const struct ckptedit *j, const struct source *s, struct 
  */
 static void check_tag_name(struct ckptedit *j, const struct source *s)
 {
-    char *base = path_base(j->in_place ? j->in : j->out), *want = layout_tag_name(s->layout, j->step);
+    char *base = path_base(j->in_place ? j->in : j->out), *want = source_tag_name(s, j->step);
 
     if (want && strcmp(base, want) != 0)
         cli_warn(&j->cli, "%s: a tag of step %" PRId64 " is called %s elsewhere", base, j->step, want);
@@ -102,6 +103,6 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
     check_tag_name(j, s);
     if (s->run.opt_step >= 0)
         cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
-                 s->layout->entries || source_is_from_zero(s) ? "" : "; reshape --step changes it");
+                 layout_result_sets_step(s) ? "; reshape --step changes it" : "");
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -75,7 +76,7 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
     const struct source_value *left;
 
     /* In other layouts, values are in pickled trees, whose tensors cannot be replaced. */
-    if (!s->layout->entries && d->n_values) {
+    if (!source_has_entries(s) && d->n_values) {
         err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[0]].name);
         return -1;
     }
@@ -118,7 +119,7 @@ static int check_optimizer(struct ckptedit *j, const struct source *s, struct er
 {
     static const char lost[] = "masters and moments are in no file";
 
-    if (!s->layout->zero_files || s->run.optimizer)
+    if (!source_lost_optimizer(s))
         return 0;
     if (!j->allow_lost) {
         err_data(e, s->path, ERR_NO_BYTE, "%s; --allow-lost writes the weights alone, as export-hf does; "
@@ -135,7 +136,7 @@ static int check_optimizer(struct ckptedit *j, const struct source *s, struct er
  */
 static int check_ranks(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    if (!j->in_place || !s->layout->zero_files || s->topo.tp == 1)
+    if (!j->in_place || !source_joins_tensor_ranks(s))
         return 0;
     err_usage(e, "%s: has %d tensor ranks, the result has one: give OUT instead of --in-place", s->path, s->topo.tp);
     return -1;

@@ -165,16 +165,14 @@ int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e)
 
 int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    const bool entries = s->layout->entries;
-    uint64_t saved;
+    struct edit_thinned cut;
     char text[16];
 
-    if (edit_thin(x, &saved, e) < 0)
+    if (edit_thin(x, &cut, e) < 0)
         return -1;
-    if (saved)
-        cli_info(&j->cli, entries ? "%s of files are used by no entry" : "%s of storages are used by no tensor",
-                 bytes_text(saved, text));
+    if (cut.bytes)
+        cli_info(&j->cli, "%s of %ss are used by no %s", bytes_text(cut.bytes, text), cut.unit, cut.user);
     else
-        cli_info(&j->cli, "%s: no %s is larger than what is used of it", s->path, entries ? "file" : "storage");
+        cli_info(&j->cli, "%s: no %s is larger than what is used of it", s->path, cut.unit);
     return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
@@ -158,10 +159,10 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
 /* Fail if the layout of IN refers to bytes in files of another checkpoint. */
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    if (!s->layout->points_only)
+    if (!source_points_elsewhere(s))
         return 0;
     err_usage(e, "%s: %s is not done on a %s checkpoint: its bytes are those of the shards that it points into: edit "
-              "these, or what ds2universal --format pt makes of it", s->path, j->words.word[0], s->layout->name);
+              "these, or what ds2universal --format pt makes of it", s->path, j->words.word[0], source_layout_name(s));
     return -1;
 }
 
@@ -254,7 +255,7 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
  */
 static int check_unread(const struct source *s, struct err *e)
 {
-    if (s->layout->model_folder || s->n_unread == 0)
+    if (source_is_model_alone(s) || s->n_unread == 0)
         return 0;
     err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s: no edit would keep it", s->unread[0].name,
              s->unread[0].why);

@@ -14,6 +14,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/layouts.h"
@@ -136,8 +137,8 @@ static bool is_damage_list_complete(const struct damaged *x)
 /* Returns true if ckpt-edit salvage can write the restored checkpoint. */
 static bool can_salvage(const struct damaged *x)
 {
-    return is_damage_list_complete(x) && !x->no_optimizer && x->s->layout->opens_with_holes &&
-           (x->s->layout->entries || x->d.n_values == 0);
+    return is_damage_list_complete(x) && !x->no_optimizer && source_opens_with_holes(x->s) &&
+           (source_has_entries(x->s) || x->d.n_values == 0);
 }
 
 /*
@@ -192,7 +193,7 @@ static bool can_export_alone(const struct source *weights)
     struct hf_config config = {0};
     struct report *notes = report_new();
     struct err ignored = {0};
-    const bool yes = source_has_own_names(weights) ? weights->layout->model_folder
+    const bool yes = source_has_own_names(weights) ? source_is_model_alone(weights)
                                                    : hf_config_of(weights, -1, &config, notes, &ignored) == 0;
 
     report_free(notes);
@@ -220,7 +221,7 @@ static void print_weights_way(const struct source *weights)
 
     if (!weights)
         return;
-    if (weights->layout->pipeline_files)
+    if (source_has_layer_files(weights))
         way = can_reshard(weights) ? ", or reshape or merge-tp with --weights-only"
                                    : ", or reshape --to dcp --weights-only --ranks N";
     cli_printf(stdout, "weights: all are complete: export-hf %s%s OUT%s\n",
@@ -279,7 +280,7 @@ static void print_ways(const struct damaged *x)
         printf("training: no file has masters or moments: start from the weights, or resume from another checkpoint\n");
     else if (!can_salvage(x))
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
-               x->s->layout->name);
+               source_layout_name(x->s));
     else if (absent)
         cli_printf(stdout, "training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n",
                    absent, first, path);
@@ -357,7 +358,7 @@ static void print_damage_json(const struct damaged *x)
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
     out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "path",
-                       out_text(x->s->path), "layout", x->s->layout->name, "damaged", (int)is_damaged(x),
+                       out_text(x->s->path), "layout", source_layout_name(x->s), "damaged", (int)is_damaged(x),
                        "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
                        "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
                        "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0 && !is_mixed(x)),

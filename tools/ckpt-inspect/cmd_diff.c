@@ -8,6 +8,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "tools/ckpt-inspect/diff.h"
 
 /* ---- the verdict ---- */
@@ -206,8 +207,8 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
  */
 static bool has_model(const struct diff *d)
 {
-    return (d->a->source && d->a->source->layout->model_folder) ||
-           (d->b->source && d->b->source->layout->model_folder);
+    return (d->a->source && source_is_model_alone(d->a->source)) ||
+           (d->b->source && source_is_model_alone(d->b->source));
 }
 
 /* Print a note about tensors of one kind that only one side has. Prints nothing if there are no such tensors. */

@@ -8,6 +8,7 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/view_match.h"
 
@@ -274,7 +275,7 @@ static void print_param_list(const struct inspect *in, const struct view *v)
         printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", v->unread[i].name);
     if (in->cli.json) {
         json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path),
-                              "layout", v->source->layout->name, "parameters", a);
+                              "layout", source_layout_name(v->source), "parameters", a);
 
         if (v->n_unread)
             json_object_set_new(o, "unread", ls_unread_json(v));

@@ -8,6 +8,7 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/view_match.h"
@@ -58,7 +59,7 @@ static int64_t count_params(const struct source *s)
      * In a layout whose shapes are only in the files of the parameters, they are not known here, because these files
      * are not opened.
      */
-    for (int i = 0; source_has_unknown_family(s) && !s->layout->shapes_in_files && i < s->n_params; i++)
+    for (int i = 0; source_has_unknown_family(s) && source_lists_shapes(s) && i < s->n_params; i++)
         if (!s->param[i].shared_with)
             n += shape_count(s->param[i].ndim, s->param[i].shape);
     return n;
@@ -115,18 +116,18 @@ static void print_source(const struct source *s, const struct report *r)
     struct sizes z = sizes_of(s);
     int errors = report_count(r, SEV_ERROR);
 
-    printf("%s: %s checkpoint\n", s->path, s->layout->name);
+    printf("%s: %s checkpoint\n", s->path, source_layout_name(s));
     if (topology)
         printf("  topology    %s\n", topology);
-    if (!s->layout->model_folder)
+    if (!source_is_model_alone(s))
         print_run(s);
     if (source_has_unknown_family(s))
         printf("  model       unknown, %d parameters by name\n", s->n_params);
-    else if (s->config.n_layers > 0 || !s->layout->model_folder)
+    else if (s->config.n_layers > 0 || !source_is_model_alone(s))
         print_model(&s->config);
     if (n_params > 0)
         printf("  parameters  %" PRId64 "\n", n_params);
-    if (s->layout->model_folder)
+    if (source_is_model_alone(s))
         printf("  tensors     %d\n", s->n_params);
     else if (source_has_unknown_family(s) && !*s->run.ds_version)
         printf("  versions    files written by %s\n", *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
@@ -174,7 +175,7 @@ static json_t *source_json(const struct source *s, const struct report *r)
 
     return json_pack(
         "{s:o, s:s, s:s, s:o, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:f, s:o}, s:o, s:b, s:o}",
-        "path", out_text(s->path), "kind", "checkpoint", "layout", s->layout->name, "tag", out_text(s->tag),
+        "path", out_text(s->path), "kind", "checkpoint", "layout", source_layout_name(s), "tag", out_text(s->tag),
         "topology", "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
         "iteration", out_int_or_null(s->run.iteration), "optimizer_step", out_int_or_null(s->run.opt_step),
         "consumed_samples", out_int_or_null(s->run.consumed_samples),

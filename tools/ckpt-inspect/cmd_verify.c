@@ -7,7 +7,6 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/ckpt/layout.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* If anything is lost or damaged, print the command that lists the part that can still be read. */
@@ -54,14 +53,14 @@ static void print_verify_text(const struct inspect *in, const char *path, const 
         printf("%d warning%s\n", warnings, warnings == 1 ? "" : "s");
     else
         printf("sound\n");
-    if (st->layout && st->layout->opens_with_holes && strcmp(path, "-") != 0)
+    if (st->opens_with_holes && strcmp(path, "-") != 0)
         print_way(path, r);
 }
 
 static void print_verify_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
 {
     out_json(json_pack("{s:o, s:s?, s:b, s:i, s:I, s:i, s:i, s:o}", "path", out_text(path),
-        "layout", st->layout ? st->layout->name : NULL, "sound", (int)sound,
+        "layout", st->layout, "sound", (int)sound,
         "n_files", st->n_files, "size_bytes", (json_int_t)st->size_bytes,
         "n_errors", report_count(r, SEV_ERROR), "n_warnings", report_count(r, SEV_WARNING),
         "findings", out_findings(r)));

@@ -8,6 +8,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/diff.h"
 
@@ -46,7 +47,8 @@ enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)
 {
-    return (d->a->source && d->a->source->layout->any_model) || (d->b->source && d->b->source->layout->any_model);
+    return (d->a->source && source_stores_any_model(d->a->source)) ||
+           (d->b->source && source_stores_any_model(d->b->source));
 }
 
 static char *key_text(const struct view *v, const struct view_tensor *t, int first)
@@ -222,7 +224,7 @@ static bool is_second_name(const struct diff *d, const struct side *mine, const 
 {
     struct view_tensor first;
 
-    if (!t->param || !t->param->shared_with || !(forms_differ(d) || mine->v->source->layout->model_folder))
+    if (!t->param || !t->param->shared_with || !(forms_differ(d) || source_is_model_alone(mine->v->source)))
         return false;
     first = *t;
     first.name = t->param->shared_with;

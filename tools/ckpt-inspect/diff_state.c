@@ -13,6 +13,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/diff.h"
 
@@ -321,7 +322,7 @@ static void compare_param_groups(struct diff_walk *w, const struct pk *a, const 
 static void compare_part(struct diff_walk *w, json_t *counted, const char *key, const struct pk *a, const struct pk *b)
 {
     const struct both v = { pk_get(a, key), pk_get(b, key) };
-    const bool left_out = w->a->layout != w->b->layout && (pk_is_none(v.a) || pk_is_none(v.b));
+    const bool left_out = !source_same_layout(w->a, w->b) && (pk_is_none(v.a) || pk_is_none(v.b));
 
     compare_state_trees(w, left_out ? w->out->by_layout : counted, key, v, 0);
 }
@@ -345,7 +346,7 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
     for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++) {
-        const bool same_stage = source_zero_stage(w->a) == source_zero_stage(w->b);
+        const bool same_stage = source_same_stage(w->a, w->b);
         struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
 
         /*
@@ -388,7 +389,7 @@ static bool is_of_root(const struct diff_walk *w, const struct source *s, const 
  */
 static void compare_values(struct diff_walk *w)
 {
-    bool same_kind = w->a->layout == w->b->layout;
+    bool same_kind = source_same_layout(w->a, w->b);
     struct source_hit hit;
 
     for (int i = 0; i < w->a->n_values; i++) {

@@ -8,6 +8,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/layout/hf/hf_translate.h"
@@ -21,7 +22,7 @@ struct view *inspect_view(const struct inspect *in, const char *path, struct rep
 
 static bool is_model(const struct view *v)
 {
-    return v->source && v->source->layout->model_folder;
+    return v->source && source_is_model_alone(v->source);
 }
 
 /*

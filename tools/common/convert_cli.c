@@ -12,6 +12,7 @@
 #include "libcommon/check/verify.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"
 
@@ -60,7 +61,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
     first = first_error(r);
     if (strcmp(first->code, "replicas") == 0 && strcmp(cli->tool, "ckpt-edit") == 0)
         err_add(e, "; %s --replicas average, first or majority writes a checkpoint in "
-                "which they agree", source_is_from_zero(s) ? "merge-tp" : "merge-tp --repair");
+                "which they agree", source_joins_tensor_ranks(s) ? "merge-tp" : "merge-tp --repair");
     else if (strcmp(first->code, "replicas") == 0)
         err_add(e, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
@@ -70,7 +71,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         err_add(e, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         err_add(e, "; if a file was changed on purpose, remove manifest.json");
-    else if (s->layout->opens_with_holes && damage_is_loss(first))
+    else if (source_opens_with_holes(s) && damage_is_loss(first))
         err_add(e, "; ckpt-inspect damage lists what can be recovered");
     return -1;
 }

@@ -8,6 +8,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/check/certificate.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/output_file.h"
 #include "libcommon/write/rehearsal.h"

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/write/staging.h"
 #include "tools/export-hf/export.h"
@@ -178,10 +179,9 @@ static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
  */
 static struct source *open_other_form(const struct export_job *j, struct err *e)
 {
-    const struct layout *l = layout_of_folder(j->in);
     const struct source_opts so = { .hf = true, .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch };
 
-    return l && l->model_folder && l->cut_files ? source_open(j->in, &so, NULL, e) : NULL;
+    return layout_has_cut_model(j->in) ? source_open(j->in, &so, NULL, e) : NULL;
 }
 
 /*

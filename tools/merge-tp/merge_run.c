@@ -51,25 +51,6 @@ static void print_repairs(const struct merge_job *j)
 
 /* ---- before the merge ---- */
 
-/* Fail if there is nothing to merge: the layout stores whole tensors, or there is only one tensor-parallel rank. */
-static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
-{
-    if (s->layout->entries)
-        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
-                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
-    else if (source_is_from_zero(s) && !s->layout->zero_files)
-        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
-                  "ZeRO of it", s->path, source_zero_stage(s));
-    else if (s->layout->zero_files && s->topo.tp < 2)
-        err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
-    else if (s->layout->zero_files && (j->repair || j->target_tp > 1))
-        err_usage(e, "%s: of ZeRO without pipeline files of one tensor rank are written: %s does not go with it",
-                  s->path, j->repair ? "--repair, which keeps them," : "--target-tp");
-    else if (s->layout->zero_files && j->cli.certificate)
-        err_usage(e, "%s: --certificate is for checkpoints of the pipeline engine", s->path);
-    return e->kind == ERR_NONE ? 0 : -1;
-}
-
 /*
  * Make the copies equal. Until the new values are written to OUT, they are in a spool file next to OUT. With --dry-run,
  * or if OUT's parent does not exist yet, the spool file is in /tmp.
@@ -113,9 +94,11 @@ static int prepare_merge(void *ctx, struct source *s, struct err *e)
 {
     struct merge_job *j = ctx;
     struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };
+    const struct merge_request merge = { .repair = j->repair, .target_tp = j->target_tp,
+                                         .certificate = j->cli.certificate != NULL };
     int *tp = &j->target.topo.tp;
 
-    if ((!j->check && check_ranks(j, s, e) < 0) || replicas_check(s, &o, &j->replicas, e) < 0)
+    if ((!j->check && layout_check_merge(s, &merge, e) < 0) || replicas_check(s, &o, &j->replicas, e) < 0)
         return -1;
     print_replicas(j, s);
     if (j->check) {

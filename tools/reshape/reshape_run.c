@@ -5,6 +5,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/cli/tool_exec.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "tools/reshape/reshape.h"
@@ -43,7 +44,7 @@ static int import_model_folder(void *ctx, struct source *s, struct err *e)
     int rc = 0;
 
     (void)e;
-    if (j->to == RESHAPE_TO_DEEPSPEED && s->layout->model_folder && access(config, R_OK) == 0) {
+    if (j->to == RESHAPE_TO_DEEPSPEED && source_is_model_alone(s) && access(config, R_OK) == 0) {
         reshape_job_exec_tool(j, j->argv);
         j->convert.status = EXIT_FAILURE;
         rc = CONVERT_JOB_DONE;

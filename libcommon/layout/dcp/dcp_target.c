@@ -10,6 +10,7 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"

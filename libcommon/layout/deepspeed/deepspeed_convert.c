@@ -12,6 +12,7 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"

@@ -8,6 +8,7 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/dcp/edit_chunks.h"

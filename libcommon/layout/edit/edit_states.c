@@ -9,6 +9,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 

@@ -2,6 +2,8 @@
  * edit_values.c - read and set plain values by path, and drop the optimizer or the random states
  */
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_impl.h"
@@ -9,6 +11,11 @@
 #include "libcommon/layout/tree_edit.h"
 
 /* ---- values ---- */
+
+bool edit_has_value_entries(const struct edit *x)
+{
+    return x->s->layout->value_entries;
+}
 
 int edit_n_values_places(const struct edit *x)
 {
@@ -96,11 +103,16 @@ static int check_weights_remain(const struct source *s, struct err *e)
     return 0;
 }
 
-int edit_drop_optimizer(struct edit *x, struct err *e)
+int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
 {
     struct source *s = x->s;
     int n = 0;
 
+    if (s->layout->entries && !alone) {
+        err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",
+                  s->layout->name);
+        return -1;
+    }
     if (s->layout->entries)
         return edit_dcp_drop_optimizer(x, e);
     if (s->layout->zero_files && source_masters_alone(s))

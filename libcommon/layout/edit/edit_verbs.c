@@ -4,6 +4,7 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_hf.h"
 #include "libcommon/layout/edit/edit_impl.h"
@@ -119,16 +120,17 @@ struct edit_layout {
     edit_cast_fn *cast;
     edit_fill_fn *fill;
     edit_thin_fn *thin;
+    bool drops_params;                  /* parameters can be removed from the list */
 };
 static const struct edit_layout edit_layouts[] = {
-    { &deepspeed_layout, NULL, cast_shards, fill_shards, edit_thin_storages },
-    { &zero_layout, edit_zero, cast_zero, fill_zero, edit_thin_storages },
-    { &universal_pt_layout, list_universal, cast_universal, fill_universal, edit_thin_storages },
-    { &universal_hdf5_layout, list_universal, cast_universal, NULL, NULL },
-    { &hf_layout, list_hf, cast_hf, NULL, edit_thin_storages },
-    { &hfstorage_layout, list_hf, cast_hf, NULL, edit_thin_storages },
-    { &dcp_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin },
-    { &torchdist_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin },
+    { &deepspeed_layout, NULL, cast_shards, fill_shards, edit_thin_storages, false },
+    { &zero_layout, edit_zero, cast_zero, fill_zero, edit_thin_storages, false },
+    { &universal_pt_layout, list_universal, cast_universal, fill_universal, edit_thin_storages, true },
+    { &universal_hdf5_layout, list_universal, cast_universal, NULL, NULL, true },
+    { &hf_layout, list_hf, cast_hf, NULL, edit_thin_storages, true },
+    { &hfstorage_layout, list_hf, cast_hf, NULL, edit_thin_storages, true },
+    { &dcp_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin, true },
+    { &torchdist_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin, true },
 };
 
 static const struct edit_layout *find_edit_layout(const struct edit *x)
@@ -172,12 +174,19 @@ int edit_fill(struct edit *x, const bool *hit, int *n_mended, struct report *not
     return fill ? fill(x, hit, n_mended, notes, e) : refuse_edit(x, "salvage", e);
 }
 
-int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
+bool edit_can_drop_params(const struct edit *x)
+{
+    return find_edit_layout(x)->drops_params;
+}
+
+int edit_thin(struct edit *x, struct edit_thinned *out, struct err *e)
 {
     edit_thin_fn *thin = find_edit_layout(x)->thin;
 
+    *out = x->s->layout->entries ? (struct edit_thinned){ .unit = "file", .user = "entry" }
+                                 : (struct edit_thinned){ .unit = "storage", .user = "tensor" };
     if (thin)
-        return thin(x, saved, e);
+        return thin(x, &out->bytes, e);
     err_usage(e, "%s: thin is not done on a %s checkpoint: its tensors have no storages that could be larger than they "
               "are", x->s->path, x->s->layout->name);
     return -1;

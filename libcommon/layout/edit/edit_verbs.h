@@ -30,16 +30,28 @@ MUST_CHECK int edit_cast(struct edit *x, enum dtype to, struct report *notes, st
  * container is damaged.
  */
 MUST_CHECK int edit_fill(struct edit *x, const bool *hit, int *n_mended, struct report *notes, struct err *e);
+/* What edit_thin() has cut off. */
+struct edit_thinned {
+    uint64_t bytes;
+    const char *unit;           /* what is cut: "file" or "storage" */
+    const char *user;           /* what uses the bytes that stay: "entry" or "tensor" */
+};
 /*
- * Cut off the bytes of files that no tensor uses: parts of storages, or in .distcp files whole items. *saved receives
- * the number of bytes. Returns -1 with ERR_DATA if a file is damaged or compressed.
+ * Cut off the bytes of files that no tensor uses: parts of storages, or in .distcp files whole items. Returns -1 with
+ * ERR_DATA if a file is damaged or compressed.
  */
-MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
+MUST_CHECK int edit_thin(struct edit *x, struct edit_thinned *out, struct err *e);
 /*
- * Drop the optimizer: its files, its entries, or (ZeRO-3) its moments. Returns -1 with ERR_USAGE if there is no
- * optimizer, or if it alone holds the values of a parameter.
+ * Drop the optimizer: its files, its entries, or (ZeRO-3) its moments. `alone` is true if nothing else is dropped in
+ * the same edit. Returns -1 with ERR_USAGE if there is no optimizer, if it alone holds the values of a parameter, or if
+ * it can only be dropped alone.
  */
-MUST_CHECK int edit_drop_optimizer(struct edit *x, struct err *e);
+MUST_CHECK int edit_drop_optimizer(struct edit *x, bool alone, struct err *e);
+/*
+ * Returns true if parameters can be removed from the list of tensors. In other layouts values are located relative to
+ * the parameters.
+ */
+bool edit_can_drop_params(const struct edit *x);
 /*
  * Drop the random states. Returns -1 with ERR_USAGE if there are none, or if the program that wrote this layout
  * requires them.
@@ -78,6 +90,8 @@ MUST_CHECK int edit_vocab(struct edit *x, struct edit_rows *q, struct report *no
  * name of an entry.
  */
 int edit_n_values_places(const struct edit *x);
+/* Returns true if the layout stores values as entries. */
+bool edit_has_value_entries(const struct edit *x);
 /* Returns the name of the place's file or folder, for messages. */
 const char *edit_values_place(const struct edit *x, int place);
 /*

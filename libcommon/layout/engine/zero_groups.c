@@ -11,6 +11,8 @@
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/topology.h"
 #include "libcommon/plan/tmap.h"

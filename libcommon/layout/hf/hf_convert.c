@@ -8,6 +8,8 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/hf/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"

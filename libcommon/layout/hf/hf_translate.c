@@ -8,6 +8,7 @@
 
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/plan/tmap_slice.h"

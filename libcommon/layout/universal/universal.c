@@ -9,6 +9,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/engine/deepspeed_shape.h"

@@ -11,6 +11,7 @@
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_hdf5.h"

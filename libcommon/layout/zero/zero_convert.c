@@ -5,6 +5,7 @@
  */
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"

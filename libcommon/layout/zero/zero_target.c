@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/engine/zero_order.h"

@@ -145,7 +145,7 @@ static int run_verb(struct edit *x, const struct source *s, enum verb verb, stru
     /* Fewer rows need no spool. */
     struct edit_rows rows = { .tokens = 2, .rows = 2, .fd = -1, .file = -1, .zeros = -1 };
     struct report *notes = report_new();
-    uint64_t saved;
+    struct edit_thinned cut;
     int n, rc = 0;
 
     switch (verb) {
@@ -157,10 +157,10 @@ static int run_verb(struct edit *x, const struct source *s, enum verb verb, stru
         rc = edit_fill(x, hit, &n, notes, e);
         break;
     case THIN:
-        rc = edit_thin(x, &saved, e);
+        rc = edit_thin(x, &cut, e);
         break;
     case DROP_OPTIMIZER:
-        rc = edit_drop_optimizer(x, e);
+        rc = edit_drop_optimizer(x, true, e);
         break;
     case DROP_RNG:
         rc = edit_drop_rng(x, e);

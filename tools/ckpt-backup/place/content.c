@@ -11,6 +11,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-backup/place/receipt.h"
@@ -193,9 +194,9 @@ static void choose_files(struct content *c, const struct source *s, enum backup_
 
 static int check_backup_layout(const struct source *s, enum backup_form form, struct err *e)
 {
-    if (s->layout->points_only)
+    if (source_points_elsewhere(s))
         err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
-    else if (form == FORM_WEIGHTS && !s->layout->pipeline_files)
+    else if (form == FORM_WEIGHTS && !source_has_layer_files(s))
         err_usage(e, "%s: the weights are not in files of their own, as they are in 3D shards: use ckpt-backup "
                      "copy", s->path);
     else

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 struct matching {

@@ -16,6 +16,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/layouts.h"
@@ -475,7 +476,7 @@ static void fill_info(struct checkpoint *c)
     i->overflow = pk_int_or(pk_get(s->run.optimizer, "overflow"), 0) != 0;
     read_saved_states(i, s);
     if (c->names.names) {
-        i->weights = source_is_from_zero(s) ? s->weights : i->weights;
+        (void)source_states_dtype(s, &i->weights);
         i->has_scaler = i->has_scaler && i->weights == DTYPE_F16;
         decaying_first(i);
     } else {
@@ -523,7 +524,7 @@ static int translate_names(struct checkpoint *c, const struct checkpoint_from *f
     if (s->run.consumed_samples < 0)
         s->run.iteration = 0;
     report_add(notes, SEV_NOTE, "names", s->path, ERR_NO_BYTE, NULL, "%s checkpoint, names of %s: %s",
-               s->layout->name, c->names.names, !source_has_moments(s) ? "weights alone are there"
+               source_layout_name(s), c->names.names, !source_has_moments(s) ? "weights alone are there"
                : checkpoint_bare(c) ? "some parameters have no moments" : "weights and Adam's moments are there");
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/options/deepspeed_json.h"

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/dcp/dcp_names.h"
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 
