@@ -79,8 +79,16 @@ echo 'static bool is_hf(const struct source *s) { return s->layout == &hf_layout
 fails "a check that compares with a layout" lint_layouts.sh "$c:.*&hf_layout" $c
 echo 'static bool is_zero3(const struct source *s) { return s->zero_stage == 3; }' >>$c
 fails "a check of a member that one layout fills" lint_layouts.sh "$c:.*zero_stage" $c
-echo 'static bool is_dcp(const struct source *s) { return !strcmp(s->layout->name, "dcp"); }' >>tools/reshape/reshape_run.c
+echo 'static bool is_dcp(const struct source *s) { return !strcmp(source_layout_name(s), "dcp"); }' >>tools/reshape/reshape_run.c
 fails "a tool that compares a layout's name" lint_layouts.sh "reshape_run.c:.*strcmp" tools/reshape/reshape_run.c
+echo 'static bool is_model(const struct source *s) { return s->layout->model_folder; }' >>$c
+fails "a check that reads a property of the layout" lint_layouts.sh "$c:.*layout->model_folder" $c
+echo 'static bool same(const struct source *a, const struct source *b) { return a->layout == b->layout; }' >>$c
+fails "a check that compares two layouts" lint_layouts.sh "$c:.*->layout ==" $c
+echo 'static bool is_of_zero(const struct source *s) { return source_is_from_zero(s); }' >>$c
+fails "a check that calls a function for layouts alone" lint_layouts.sh "$c:.*source_is_from_zero" $c
+echo '#include "libcommon/ckpt/layout.h"' >>tools/reshape/reshape_run.c
+fails "a tool that includes the properties of layouts" lint_layouts.sh "reshape_run.c:.*ckpt/layout.h" tools/reshape/reshape_run.c
 
 echo 'int utf8_tested(void) { return 1; }' >>$f
 echo 'int utf8_tested(void);' >>$t
