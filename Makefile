@@ -135,9 +135,10 @@ FUZZ_LIB  := build/fuzz/libshardkit.a
 FUZZ_CFLAGS := -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fopenmp $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
 MAN       := $(wildcard docs/*.1)
-# What bash and zsh complete behind a tool's name, printed by the tool from its table of options.
+# What bash, zsh and fish complete behind a tool's name, printed by the tool from its table of options.
 BASH_DIR   = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH_DIR    = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISH_DIR   = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 # What scripts use, and the documents that man pages name.
 SHARE_DIR  = $(DESTDIR)$(PREFIX)/share/shardkit
 DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardkit
@@ -359,9 +360,10 @@ install: all lib
 		'Cflags: -I$(PREFIX)/include' 'Libs: -L$(LIBDIR) -lshardkit' >$(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
 	$(Q)install -d $(SHARE_DIR) && cp -R ops rules examples $(SHARE_DIR)
 	$(Q)install -d $(DOC_DIR) && install -m 644 README.md CHANGELOG.md $(wildcard docs/*.md docs/*.svg) $(DOC_DIR)
-	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
+	$(Q)install -d $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR)
 	$(Q)set -e; for t in $(TOOLS); do \
 		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
+		$(BIN)/$$t --completion fish >$(FISH_DIR)/$$t.fish; \
 	done
 
 # The OPTIONS of the pages anew, from the tools' tables.
@@ -380,7 +382,7 @@ uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/include/shardkit.h $(DESTDIR)$(LIBDIR)/libshardkit.so* $(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
 	$(Q)rm -rf "$(DESTDIR)$(PREFIX)/lib/shardkit" "$(SHARE_DIR)" "$(DOC_DIR)"
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
-	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
+	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%) $(TOOLS:%=$(FISH_DIR)/%.fish)
 
 clean:
 	$(Q)rm -rf build bin

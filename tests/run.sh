@@ -227,6 +227,8 @@ install_check() {
         grep -q "^complete .* $t\$" "$dir/opt/share/bash-completion/completions/$t" || return 1
         grep -q "^#compdef $t\$" "$dir/opt/share/zsh/site-functions/_$t" || return 1
         ! command -v zsh >/dev/null || zsh -n "$dir/opt/share/zsh/site-functions/_$t" || return 1
+        grep -q "^complete -c $t " "$dir/opt/share/fish/vendor_completions.d/$t.fish" || return 1
+        ! command -v fish >/dev/null || fish -n "$dir/opt/share/fish/vendor_completions.d/$t.fish" || return 1
     done
     cmp rules/llama.rules "$dir/opt/share/shardkit/rules/llama.rules" || return 1
     # A program in C finds the header and the library by pkg-config.

@@ -75,8 +75,8 @@ static int parse_verbose_option(void *into, const char *value, struct err *e)
 #define ASKED_ROWS                                                                                              \
     { "help", 'h', .help = "print this help", .asked = OPTION_ASKED_HELP },                                     \
     { "version", .help = "print the version, the compiler and the libraries", .asked = OPTION_ASKED_VERSION },  \
-    { "completion", 0, "WHAT", "print a completion script for bash or zsh, the names of all options (list) or " \
-      "the OPTIONS of the man page (man)", .words = "bash zsh list man", .size = sizeof(int),                   \
+    { "completion", 0, "WHAT", "print a completion script for bash, zsh or fish, the names of all options " \
+      "(list) or the OPTIONS of the man page (man)", .words = "bash zsh fish list man", .size = sizeof(int),    \
       .asked = OPTION_ASKED_BASH }
 
 const struct option_row cli_rows[] = {
@@ -187,6 +187,7 @@ int cli_answer(const struct option_table *o, enum option_asked asked, char **arg
     case OPTION_ASKED_HELP: add_help(o, argv, &text); break;
     case OPTION_ASKED_BASH: option_table_bash(o, &text); break;
     case OPTION_ASKED_ZSH: option_table_zsh(o, &text); break;
+    case OPTION_ASKED_FISH: option_table_fish(o, &text); break;
     case OPTION_ASKED_MAN: option_table_man(o, &text); break;
     case OPTION_ASKED_LIST:
         OPTION_EACH(o, g, r)

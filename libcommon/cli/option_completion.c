@@ -10,13 +10,8 @@
 
 #include "libcommon/cli/option_table.h"
 
-/*
- * The names of parameters come from a checkpoint, which may be hostile. Only names without characters that are special
- * to a shell are offered.
- */
 #define LIST_NAMES \
-    "{ ckpt-inspect ls --json \"$w\" || shardkit ls --json \"$w\"; } 2>/dev/null | " \
-    "grep -oE '\"name\":\"[][A-Za-z0-9_./+@%%-]+\"' | cut -d'\"' -f4"
+    "{ ckpt-inspect ls --json \"$w\" || shardkit ls --json \"$w\"; } 2>/dev/null | " OPTION_NAMES_IN_JSON
 
 /*
  * Append the names of all commands whose arguments are names of parameters, separated by '|'. Returns the number of

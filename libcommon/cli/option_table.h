@@ -22,7 +22,7 @@
  */
 enum option_asked {
     OPTION_ASKED_WORK, OPTION_ASKED_HELP, OPTION_ASKED_VERSION,
-    OPTION_ASKED_BASH, OPTION_ASKED_ZSH, OPTION_ASKED_LIST, OPTION_ASKED_MAN,
+    OPTION_ASKED_BASH, OPTION_ASKED_ZSH, OPTION_ASKED_FISH, OPTION_ASKED_LIST, OPTION_ASKED_MAN,
 };
 
 enum option_kind {
@@ -186,7 +186,7 @@ MUST_CHECK int option_table_parse(const struct option_table *o, int argc, char *
  */
 enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
-/* ---- option_help.c, option_man.c, option_completion.c ---- */
+/* ---- option_help.c, option_man.c, option_completion.c, option_fish.c ---- */
 
 /*
  * Append the text of --help. `name` is what the user typed to start the tool; it replaces the tool's name in examples.
@@ -198,9 +198,15 @@ void option_table_help(const struct option_table *o, const char *name, const cha
                        const struct option_command *c, struct strbuf *text);
 /* Append the entries of the manual page's section OPTIONS, in roff. */
 void option_table_man(const struct option_table *o, struct strbuf *text);
-/* Append a completion script for bash or zsh. */
+/* Append a completion script for bash, zsh or fish. */
 void option_table_bash(const struct option_table *o, struct strbuf *text);
 void option_table_zsh(const struct option_table *o, struct strbuf *text);
+void option_table_fish(const struct option_table *o, struct strbuf *text);
+/*
+ * A command of these scripts, for a format of printf: prints the names in the output of `ckpt-inspect ls --json`. They
+ * come from a checkpoint, which may be hostile: only names without characters that are special to a shell are printed.
+ */
+#define OPTION_NAMES_IN_JSON "grep -oE '\"name\":\"[][A-Za-z0-9_./+@%%-]+\"' | cut -d'\"' -f4"
 /*
  * Append the names of the options in a group that have no line of their own in the help, such as "--a, --b 1".
  * `between` separates the names. If an option accepts only a single value (OPTION_ONLY), this value follows the name.

@@ -49,8 +49,8 @@ TEXT
 stage() { # ARCH FOLDER
     static=build/static-$1/bin doc=$2/share/doc/shardkit
     [ -x "$static/shardkit" ] || { echo "release: no $static/shardkit: make static ARCH=$1" >&2; exit 1; }
-    mkdir -p "$2/bin" "$2/share/man/man1" "$2/share/bash-completion/completions" "$2/share/zsh/site-functions" "$doc" \
-        "$2/share/shardkit"
+    mkdir -p "$2/bin" "$2/share/man/man1" "$2/share/bash-completion/completions" "$2/share/zsh/site-functions" \
+        "$2/share/fish/vendor_completions.d" "$doc" "$2/share/shardkit"
     cp -P "$static"/* "$2/bin"
     # The scripts are the same for every architecture. That of shardkit contains those of all tools, train included, so
     # the normal programs print them.
@@ -58,6 +58,7 @@ stage() { # ARCH FOLDER
         tool=${link##*/}
         "bin/$tool" --completion bash >"$2/share/bash-completion/completions/$tool"
         "bin/$tool" --completion zsh >"$2/share/zsh/site-functions/_$tool"
+        "bin/$tool" --completion fish >"$2/share/fish/vendor_completions.d/$tool.fish"
         cp "docs/$tool.1" "$2/share/man/man1"
     done
     cp README.md LICENSE CHANGELOG.md SECURITY.md docs/*.md "$doc"

@@ -40,7 +40,7 @@ def wheel_files(version, arch, stage, tag):
             files[f"{data}/scripts/{path.name}"] = (SCRIPT.format(tool=path.name).encode(), 0o755)
         else:
             files[f"{data}/scripts/{path.name}"] = (path.read_bytes(), 0o755)
-    for folder in ("share/man", "share/bash-completion", "share/zsh"):
+    for folder in ("share/man", "share/bash-completion", "share/zsh", "share/fish"):
         for path in sorted((stage / folder).rglob("*")):
             if path.is_file():
                 files[f"{data}/data/{path.relative_to(stage)}"] = (path.read_bytes(), 0o644)

@@ -1,6 +1,6 @@
 # options.sh - sourced by the cases NAME-options: who knows which options of a tool
 #
-# compare TOOL: --help, the manual page's OPTIONS, the parser, and what bash and zsh complete. The page is as `make man`
+# compare TOOL: --help, the manual page's OPTIONS, the parser, and what bash, zsh and fish complete. The page is as `make man`
 # leaves it. Options that --help only lists (without effect, or refused) are not completed.
 long() { grep -oE -- '--[A-Za-z][A-Za-z0-9_-]*' | tr _ - | sort -u; }
 
@@ -19,6 +19,7 @@ compare() {
     "$1" --completion list | long >parser
     offers "$1" -- | sort >bash
     "$1" --completion zsh | grep -oE "^    ['{(].*\[" | sed 's/\[.*//; s/^.*,//' | long >zsh
+    "$1" --completion fish | grep -oE "^complete -c $1( -n '[^']*')? -l [a-z0-9-]*" | sed 's/.* -l /--/' | sort -u >fish
     wc -l <parser
-    diff help man && diff help parser && diff lines bash && diff lines zsh && echo same
+    diff help man && diff help parser && diff lines bash && diff lines zsh && diff lines fish && echo same
 }

@@ -26,7 +26,7 @@ int front_print_verbs(void);
  */
 int front_help_verb(struct cli *cli, const char *name);
 
-/* Print a completion script for `shell`, bash or zsh, for shardkit and all its tools. Returns the exit status. */
+/* Print a completion script for `shell`, bash, zsh or fish, for shardkit and all its tools. Returns the exit status. */
 int front_print_completion(struct cli *cli, const char *shell);
 
 #endif

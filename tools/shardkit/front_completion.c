@@ -149,7 +149,7 @@ static void append_bash_front(struct strbuf *text)
         "    fi\n"
         "    case ${COMP_WORDS[1]} in\n"
         "    help) mapfile -t COMPREPLY < <(compgen -W \"$verbs\" -- \"$cur\") ;;\n"
-        "    --completion) mapfile -t COMPREPLY < <(compgen -W 'bash zsh' -- \"$cur\") ;;\n"
+        "    --completion) mapfile -t COMPREPLY < <(compgen -W 'bash zsh fish' -- \"$cur\") ;;\n"
         "    convert) _shardkit_convert ;;\n");
     for (const struct front_verb *v = verbs; v->name; v++)
         if (v->tool)
@@ -203,19 +203,91 @@ static void append_zsh_front(struct strbuf *text)
     strbuf_addf(text, "esac\n(($+functions[_shardkit_$tool])) && _shardkit_$tool || _files\n");
 }
 
+/* ---- fish ---- */
+
+static void append_fish_convert(struct strbuf *text)
+{
+    strbuf_addf(text,
+        "function _shardkit_convert\n"
+        "    set -l w (commandline -opc)\n"
+        "    set -l to\n"
+        "    set -l last\n"
+        "    for x in $w[3..-1]\n"
+        "        string match -q -- '--to=*' $x; and set to (string sub -s 6 -- $x)\n"
+        "        test \"$last\" = --to; and set to $x\n"
+        "        set last $x\n"
+        "    end\n"
+        "    set -l forms ");
+    append_form_names(text);
+    strbuf_addf(text,
+        "\n"
+        "    test \"$w[-1]\" = --to; and printf '%%s\\n' $forms; and return\n"
+        "    string match -q -- '--to=*' (commandline -ct); and printf -- '--to=%%s\\n' $forms; and return\n"
+        "    switch \"$to\"\n");
+    for (const struct front_form *f = forms; f->name; f++)
+        strbuf_addf(text, "        case %s%s%s; _shardkit_as %s\n", f->name, f->alias ? " " : "",
+                    f->alias ? f->alias : "", f->tool);
+    strbuf_addf(text,
+        "        case '*'; printf '%%s\\n' --to --help; __fish_complete_path (commandline -ct)\n"
+        "    end\n"
+        "end\n"
+        "complete -c shardkit -n '_shardkit_accepts \"\" convert' -f -a '(_shardkit_convert)'\n");
+}
+
+/* Append the completion of a verb's name, of its options and arguments, and of its name after help. */
+static void append_fish_verb(struct strbuf *text, const struct front_verb *v)
+{
+    strbuf_addf(text, "complete -c shardkit -n 'test (count (commandline -opc)) -eq 1; or _shardkit_accepts \"\" help' "
+                "-f -a %s -d '", v->name);
+    for (const char *p = v->text; *p; p++)
+        strbuf_addf(text, *p == '\'' || *p == '\\' ? "\\%c" : "%c", *p);
+    strbuf_addf(text, "'\n");
+    if (v->tool)
+        strbuf_addf(text, "complete -c shardkit -n '_shardkit_accepts \"\" %s' -f -a '(_shardkit_as %s%s%s)'\n",
+                    v->name, v->tool, v->word ? " " : "", v->word ? v->word : "");
+}
+
+static void append_fish_front(struct strbuf *text)
+{
+    strbuf_addf(text,
+        "# _shardkit_as TOOL WORD...: complete the words after the verb as those of the tool\n"
+        "function _shardkit_as\n"
+        "    set -l w (commandline -opc)\n"
+        "    complete -C (string join ' ' -- (string escape -- $argv $w[3..-1]))' '(commandline -ct)\n"
+        "end\n"
+        "set -l first 'test (count (commandline -opc)) -eq 1'\n"
+        "complete -c shardkit -n $first -f -a help -d 'show the man page of a verb'\n"
+        "complete -c shardkit -n $first -l help -s h -d 'print this help'\n"
+        "complete -c shardkit -n $first -l version -d 'print the version, the compiler and the libraries'\n"
+        "complete -c shardkit -n $first -l completion -d 'print a completion script'\n"
+        "complete -c shardkit -n '_shardkit_accepts \"\" --completion' -f -a 'bash zsh fish'\n");
+    for (const struct front_verb *v = verbs; v->name; v++)
+        append_fish_verb(text, v);
+    append_fish_convert(text);
+}
+
+static const struct front_shell {
+    const char *name, *begin;
+    void (*append_front)(struct strbuf *text);
+} shells[] = {
+    { "bash", "# bash completion for shardkit and its tools\n", append_bash_front },
+    { "zsh", "#compdef shardkit\n", append_zsh_front },
+    { "fish", "# fish completion for shardkit and its tools\n", append_fish_front },
+};
+
 int front_print_completion(struct cli *cli, const char *shell)
 {
-    const bool zsh = strcmp(shell, "zsh") == 0;
+    const struct front_shell *s = NULL;
     struct strbuf text = {0};
 
-    if (!zsh && strcmp(shell, "bash") != 0)
-        return cli_usage(cli, "--completion: expected bash or zsh");
-    strbuf_addf(&text, zsh ? "#compdef shardkit\n" : "# bash completion for shardkit and its tools\n");
+    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++)
+        if (strcmp(shell, shells[i].name) == 0)
+            s = &shells[i];
+    if (!s)
+        return cli_usage(cli, "--completion: expected bash, zsh or fish");
+    strbuf_addf(&text, "%s", s->begin);
     append_tool_scripts(cli, &text, shell);
-    if (zsh)
-        append_zsh_front(&text);
-    else
-        append_bash_front(&text);
+    s->append_front(&text);
     fputs(text.buf, stdout);
     strbuf_free(&text);
     return EXIT_OK;

@@ -21,7 +21,7 @@ int front_print_verbs(void)
     printf("\nOptions:\n"
            "  -h, --help           print this help; 'shardkit VERB --help' prints that of a verb\n"
            "      --version        print the version, the compiler and the libraries\n"
-           "      --completion SH  print a completion script for bash or zsh\n"
+           "      --completion SH  print a completion script for bash, zsh or fish\n"
            "\n'shardkit help VERB' shows the man page of a verb.\n"
            "\nExit status: 0 success, 1 bad data or failed work, 2 wrong usage.\n"
            "Examples:\n"
