@@ -15,10 +15,10 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
+#include "libcommon/check/moments.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/verdict.h"
-#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/model/params.h"
@@ -176,7 +176,7 @@ struct sampled {
     enum severity severity;             /* severity for the weights' worst piece; SEV_NOTE if all pieces match */
     struct mismatch_count weights;
     int weights_file, masters_file;
-    uint64_t n_moments, n_large;
+    struct moments_count moments;
     int moments_file;                   /* file of the worst piece of the moments; -1: no moments violate the bound */
     struct values values[STATE_N];      /* invalid values (NaN ...) in the worst piece of each state, which has
                                          * n_read elements and lies in values_file */
@@ -274,107 +274,24 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
     m->out->masters_file = extent_file_number(m->s, x);
 }
 
-/*
- * Returns the largest possible exp_avg^2 / exp_avg_sq. Both moments are weighted sums over the same gradients, with
- * weights (1-b1) b1^k and (1-b2) b2^k. By the Cauchy-Schwarz inequality, exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2)
- * * exp_avg_sq for any gradients; the factor is 1.36 for betas 0.9 and 0.95. Moments of different elements violate this
- * nearly everywhere. Returns 0 if the settings give no bound.
- */
-static double most_of(const struct pk *settings)
-{
-    double b1, b2;
-
-    if (!optim_settings_betas(settings, &b1, &b2) || !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
-        return 0;
-    return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
-}
-
-/*
- * Returns the largest bound that most_of() finds in the settings of any group, or 0 if the settings of some group give
- * no bound.
- */
-static double most_of_all(const struct source *s)
-{
-    const struct pk *settings;
-    double most = 0;
-
-    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++) {
-        const double bound = most_of(settings);
-
-        if (bound == 0)
-            return 0;
-        most = fmax(most, bound);
-    }
-    return most;
-}
-
-/*
- * Returns the bound of each parameter, computed from the betas of its group. If the source does not list which
- * parameters are in each group, every parameter gets the largest bound of all groups. The caller frees the array.
- */
-static double *bounds_of(const struct source *s)
-{
-    double *most = xcalloc((size_t)s->n_params + 1, sizeof *most);
-    const double loosest = most_of_all(s);
-    struct arena *a = arena_new(0);
-    struct optim_groups groups;
-    struct err e = {0};
-    const bool known = optim_groups_read(s, a, &groups, &e) == 0 && groups.n && groups.how != OPTIM_GROUPS_BY_RULE;
-
-    for (int i = 0; i < s->n_params; i++)
-        most[i] = loosest;
-    for (int g = 0; known && g < groups.n; g++)
-        for (int i = 0; i < groups.group[g].n; i++) {
-            const struct param *p = source_param(s, groups.group[g].param[i]);
-
-            if (p)
-                most[p - s->param] = most_of(groups.group[g].settings);
-        }
-    arena_free(a);
-    return most;
-}
-
-static float f32_at(const uint8_t *bytes, uint64_t i)
-{
-    float x;
-
-    memcpy(&x, bytes + 4 * i, sizeof x);
-    return x;
-}
-
-/*
- * Returns true if the moments clearly violate the bound `most`. A margin of a tenth is allowed, because rounding
- * changes both moments by 1e-7 of their size and tiny values may have underflowed. If the two moments belong to
- * different gradients of the same size, 3 % of the elements exceed the bound by more than this margin; if one moment is
- * of another save, nearly all do.
- */
-static bool is_large(float avg, float sq, double most)
-{
-    return most > 0 && (double)avg * avg > 1.1 * most * sq && fabsf(avg) > 1e-15f;
-}
-
 static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
     const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
-    uint8_t sq[SAMPLE * 4], avg[SAMPLE * 4];
-    uint64_t n_large = 0;
-    bool both = a && a->dtype == DTYPE_F32 && a->len == v->len && values_read(m->s->files, a, k, first, n, avg) == 0;
+    float sq[SAMPLE], avg[SAMPLE];
+    struct moments_count c = {0};
+    bool both = a && a->dtype == DTYPE_F32 && a->len == v->len &&
+                values_read(m->s->files, a, k, first, n, (uint8_t *)avg) == 0;
 
-    if (values_read(m->s->files, v, k, first, n, sq) < 0)
+    if (values_read(m->s->files, v, k, first, n, (uint8_t *)sq) < 0)
         return;
     sample_values(m, STATE_EXP_AVG_SQ, DTYPE_F32, sq, n, extent_file_number(m->s, x));
     if (both)
         sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, extent_file_number(m->s, x));
-    for (uint64_t i = 0; i < n; i++)
-        n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
-    /*
-     * If the optimizer's betas were changed during training, a few elements may violate the bound. Less than 0.5 % are
-     * therefore ignored.
-     */
-    if (n_large < 2 || n_large * 200 < n || n_large <= m->out->n_large)
+    if (both)
+        moments_compare(&c, &(struct moments_pair){ MOMENTS_FP32, avg, sq }, n, m->most);
+    if (!moments_are_foreign(&c) || c.n_large <= m->out->moments.n_large)
         return;
-    m->out->n_moments = n;
-    m->out->n_large = n_large;
+    m->out->moments = c;
     m->out->moments_file = extent_file_number(m->s, x);
 }
 
@@ -495,9 +412,7 @@ static void report_foreign_moments(const struct source *s, const struct sampled 
         if (v[i].moments_file < 0 || reported[v[i].moments_file])
             continue;
         reported[v[i].moments_file] = true;
-        report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
-                   "exp_avg is larger than exp_avg_sq allows in %llu of %llu sampled values: the moments are from "
-                   "different gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
+        moments_report(s, s->param[i].name, v[i].moments_file, &v[i].moments, sev, r);
     }
     free(reported);
 }
@@ -700,7 +615,7 @@ static struct sampled *sample_params(const struct source *s, const struct mismat
                                      struct compared_pieces *compared)
 {
     struct sampled *v = xcalloc((size_t)s->n_params + 1, sizeof *v);
-    double *most = bounds_of(s);
+    double *most = moments_bounds(s);
     int threads = o->threads > 0 ? o->threads : THREADS_DEFAULT;
 
 #pragma omp parallel for schedule(dynamic) num_threads(threads)

@@ -425,9 +425,11 @@ static int scan_exec(struct source *s, const struct scan_list *scan, const struc
     struct tmap *maps;
     int n = scan->n, n_maps = untouched_maps(s, item, n, &maps), rc;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         plan_add(p, &(struct plan_range){ .map = item[i].map, .len = item[i].map->len, .policy = REPLICAS_FIRST,
                                           .name = item[i].name, .user = &item[i] }, -1, 0);
+        plan_item(p, i)->twins = item[i].twins;
+    }
     for (int i = 0; i < n_maps; i++)
         plan_add(p, &(struct plan_range){ .map = &maps[i], .len = maps[i].len, .policy = REPLICAS_FIRST,
                                           .name = files_record(s->files, maps[i].slice->extent->record)->name }, -1, 0);

@@ -14,6 +14,7 @@
 struct scan_item {
     const struct tmap *map;
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32" */
+    bool twins;                 /* the next item is the twin of this one (plan.h) */
     /* The following members are set by scan_run(). */
     bool seen;                  /* false if the bytes could not be read; a finding has the reason */
     uint32_t crc;               /* CRC of the logical bytes; for replicas, of the first copy */

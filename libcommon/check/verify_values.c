@@ -5,6 +5,8 @@
  * together. Therefore the CRC of the rounded masters is computed while the masters are read, and is compared with the
  * CRC of the weights at the end. Tied copies are compared by their CRCs, too. Only tensors that do not agree are read
  * again, to measure how far they differ; mismatch.h describes how the result is classified.
+ *
+ * The two moments of a parameter are twins: their chunks are read alternately and compared with each other (moments.h).
  */
 #include "libcommon/check/verify_values.h"
 
@@ -14,11 +16,13 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
+#include "libcommon/check/moments.h"
 #include "libcommon/check/verify_scan.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/model/params.h"
+#include "libcommon/plan/executor.h"
 
 /*
  * A tensor that is read. It is a state of a parameter, the last stage's copy of such a state, or a tensor that is not a
@@ -40,6 +44,8 @@ struct values_check {
     struct scan_item *item;
     char **name;
     int (*of_param)[STATE_N];   /* index of the item of each state of a parameter; -1: none */
+    struct moments_whole *moments;      /* for each parameter */
+    struct twin_chunks twins;
     const struct verify_opts *o;
     struct report *r;
 };
@@ -62,41 +68,102 @@ static void add_counts(struct passed *p, const struct values *c)
  * Round to nearest even, to bf16 or f16. The fast loop is used only if there is no NaN, because it would turn some NaNs
  * into infinity.
  */
-static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
+static void round_block(const float *x, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
 {
     if (!any_nan && weights == DTYPE_BF16) {
         #pragma omp simd
-        for (size_t i = 0; i < n; i++)
-            out[i] = (uint16_t)((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits;
+
+            memcpy(&bits, &x[i], sizeof bits);
+            out[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        }
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        float f;
+    for (size_t i = 0; i < n; i++)
+        out[i] = weights == DTYPE_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
+}
 
-        memcpy(&f, &bits[i], sizeof f);
-        out[i] = weights == DTYPE_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+/* The comparison of a chunk of one moment with the chunk of the other one. w is NULL if they are not compared. */
+struct moments_scan {
+    struct moments_whole *w;
+    bool is_sq;                 /* this chunk is of exp_avg_sq */
+    uint64_t from;
+    struct twin_chunk *other;   /* chunk of the other moment in its short form; NULL if it has not been read yet */
+    struct twin_chunk *mine;    /* otherwise: buffer for the short form of this chunk */
+};
+
+static void scan_moments_begin(struct values_check *v, const struct passed *p, uint64_t from, uint64_t len,
+                               struct moments_scan *m)
+{
+    *m = (struct moments_scan){ .is_sq = p->state == STATE_EXP_AVG_SQ, .from = from };
+    if (!p->param || p->tied || (p->state != STATE_EXP_AVG && p->state != STATE_EXP_AVG_SQ) ||
+        !(v->moments[p->param - v->s->param].most > 0))
+        return;
+    m->w = &v->moments[p->param - v->s->param];
+    m->other = twin_chunk_pop(&v->twins, m->w, m->is_sq, from);
+    if (!m->other)
+        m->mine = twin_chunk_new(&v->twins, len / 2);
+}
+
+/*
+ * Compare n elements, from byte `at` of the chunk on, with the other chunk. If that has not been read yet, keep them in
+ * their short form.
+ */
+static void scan_moments_block(const struct moments_scan *m, uint64_t at, const float *x, uint64_t n)
+{
+    const struct twin_chunk *other = m->other ? m->other : m->mine;
+    uint16_t *half = other ? (uint16_t *)other->bytes + at / 4 : NULL;
+
+    if (!m->other) {
+        if (half)
+            moments_shorten(m->is_sq, x, n, half);
+    } else if (m->is_sq) {
+        moments_add(m->w, m->from + at, &(struct moments_pair){ MOMENTS_SHORT_AVG, half, x }, n);
+    } else {
+        moments_add(m->w, m->from + at, &(struct moments_pair){ MOMENTS_SHORT_SQ, x, half }, n);
     }
 }
 
-static void scan_f32_bytes(struct passed *p, uint64_t total, uint64_t from, const uint8_t *b, uint64_t len)
+/* Complete the comparison of the chunk, which has n elements. */
+static void scan_moments_end(struct values_check *v, struct moments_scan *m, const uint8_t *b, uint64_t n)
 {
-    uint32_t bits[BLOCK], crc = 0;
+    float x[BLOCK];
+
+    if (m->mine && (m->other = twin_chunk_leave(&v->twins, m->mine, m->w, m->is_sq, m->from)))
+        for (uint64_t i = 0; i < n; i += BLOCK) {
+            memcpy(x, b + 4 * i, 4 * min_u64(BLOCK, n - i));
+            scan_moments_block(m, 4 * i, x, min_u64(BLOCK, n - i));
+        }
+    if (m->other)
+        twin_chunk_release(&v->twins, m->other);
+}
+
+static void scan_f32_bytes(struct values_check *v, struct passed *p, uint64_t total, uint64_t from, const uint8_t *b,
+                           uint64_t len)
+{
+    float x[BLOCK];
     uint16_t rounded[BLOCK];
+    uint32_t crc = 0;
     const struct tmap *weights = p->param && p->state == STATE_FP32 && !p->tied ? p->param->state[STATE_BF16] : NULL;
     bool want_rounded = weights && (weights->dtype == DTYPE_BF16 || weights->dtype == DTYPE_F16);
+    struct moments_scan moments;
 
-    for (uint64_t at = 0; at < len; at += sizeof bits) {
-        size_t n = (size_t)min_u64(sizeof bits, len - at) / 4;
+    scan_moments_begin(v, p, from, len, &moments);
+    for (uint64_t at = 0; at < len; at += sizeof x) {
+        size_t n = (size_t)min_u64(sizeof x, len - at) / 4;
         struct values c = {0};
 
-        memcpy(bits, b + at, n * 4);
-        values_add(&c, DTYPE_F32, bits, n * 4, p->param && p->state == STATE_EXP_AVG_SQ);
+        memcpy(x, b + at, n * 4);
+        values_add(&c, DTYPE_F32, x, n * 4, p->param && p->state == STATE_EXP_AVG_SQ);
         add_counts(p, &c);
+        scan_moments_block(&moments, at, x, n);
         if (want_rounded) {
-            round_block(bits, n, c.n_nan > 0, weights->dtype, rounded);
+            round_block(x, n, c.n_nan > 0, weights->dtype, rounded);
             crc = crc_bytes(crc, rounded, n * 2);
         }
     }
+    scan_moments_end(v, &moments, b, len / 4);
     if (want_rounded)
         crc_sum_add(&p->rounded, total / 2, from / 2, len / 2, crc);
 }
@@ -109,7 +176,7 @@ static void on_scanned_bytes(void *ctx, int item, uint64_t from, const void *byt
     struct values c = {0};
 
     if (m->dtype == DTYPE_F32) {
-        scan_f32_bytes(p, m->len, from, bytes, len);
+        scan_f32_bytes(v, p, m->len, from, bytes, len);
         return;
     }
     values_add(&c, m->dtype, bytes, len, p->param && p->state == STATE_EXP_AVG_SQ);
@@ -134,21 +201,29 @@ static int add_passed_tensor(struct values_check *v, const struct param *p, enum
 static void list_passed_tensors(struct values_check *v)
 {
     size_t room = (size_t)v->s->n_params * STATE_N * 2 + (size_t)v->s->n_values + 1;
+    double *most;
 
     v->passed = xcalloc(room, sizeof *v->passed);
     v->item = xcalloc(room, sizeof *v->item);
     v->name = xcalloc(room, sizeof *v->name);
     v->of_param = xcalloc((size_t)v->s->n_params + 1, sizeof *v->of_param);
+    v->moments = xcalloc((size_t)v->s->n_params + 1, sizeof *v->moments);
+    twin_chunks_init(&v->twins);
+    most = moments_bounds(v->s);
     for (int i = 0; i < v->s->n_params; i++) {
         const struct param *p = &v->s->param[i];
+        int *item = v->of_param[i];
 
-        for (int st = 0; st < STATE_N; st++) {
-            /* If a parameter shares the tensors of another one, they are read only once, for the other one. */
-            v->of_param[i][st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, (enum state)st, false) : -1;
+        /* If a parameter shares the tensors of another one, they are read only once, for the other one. */
+        for (enum state st = 0; st < STATE_N; st++)
+            item[st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, st, false) : -1;
+        for (enum state st = 0; st < STATE_N; st++)
             if (p->tied[st])
-                add_passed_tensor(v, p, (enum state)st, true);
-        }
+                add_passed_tensor(v, p, st, true);
+        if (moments_begin(&v->moments[i], p, most[i]))
+            v->item[item[STATE_EXP_AVG]].twins = true;
     }
+    free(most);
     for (int i = 0; i < v->s->n_values; i++)
         if (v->s->value[i].map) {
             v->name[v->n] = xstrdup(v->s->value[i].name);
@@ -166,6 +241,10 @@ static void values_free(struct values_check *v)
     free(v->passed);
     free(v->item);
     free(v->of_param);
+    for (int i = 0; i < v->s->n_params; i++)
+        free(v->moments[i].run);
+    free(v->moments);
+    twin_chunks_free(&v->twins);
 }
 
 /* ---- checks after the pass ---- */
@@ -525,6 +604,8 @@ int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const
         check_passed_tensors(&v);
         name_foreign_files(s, o->threads, r);
         mismatch_sample(s, &mo, r);
+        for (int i = 0; i < s->n_params; i++)
+            moments_end(&v.moments[i], s, s->param[i].name, r);
         check_padding(&v);
         check_manifest(&v);
         if (o->runs)

@@ -11,6 +11,8 @@
 #ifndef SHARDKIT_PLAN_EXECUTOR_H
 #define SHARDKIT_PLAN_EXECUTOR_H
 
+#include <pthread.h>
+
 #include "libcommon/base/progress.h"
 #include "libcommon/base/report.h"
 #include "libcommon/plan/plan.h"
@@ -68,5 +70,38 @@ struct exec_stats {
  *   ERR_STOP   stopped() returned true
  */
 MUST_CHECK int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, struct err *e);
+
+/* ---- items that are compared in pairs (executor_twins.c) ---- */
+
+/*
+ * Chunks of twins (plan.h) that were read before the chunks of the other item. There are never more kept chunks than
+ * chunks in progress, so memory is limited.
+ */
+struct twin_chunks {
+    pthread_mutex_t lock;
+    struct twin_chunk *waiting; /* chunks that wait for the chunk of the other item */
+    struct twin_chunk *spare;   /* free buffers */
+};
+struct twin_chunk {
+    struct twin_chunk *next;
+    const void *pair;
+    uint64_t from, room;        /* offset from the start of the tensor; size of `bytes` */
+    bool second;                /* the bytes are those of the second item */
+    uint64_t bytes[];           /* aligned for elements of any type */
+};
+void twin_chunks_init(struct twin_chunks *t);
+void twin_chunks_free(struct twin_chunks *t);
+/*
+ * For `look`, in this order, by any thread. The chunk of one item of `pair` has been read: twin_chunk_pop() returns
+ * the chunk of the other item at the same offset. If it has not been read yet, the result is NULL. The caller then
+ * fills a buffer of twin_chunk_new(), as it needs the bytes later, and leaves it with twin_chunk_leave(). If the other
+ * chunk has come in the meantime, twin_chunk_leave() returns that one and releases the buffer. A chunk that was
+ * returned is released with twin_chunk_release().
+ */
+struct twin_chunk *twin_chunk_pop(struct twin_chunks *t, const void *pair, bool second, uint64_t from);
+struct twin_chunk *twin_chunk_new(struct twin_chunks *t, uint64_t room);
+struct twin_chunk *twin_chunk_leave(struct twin_chunks *t, struct twin_chunk *c, const void *pair, bool second,
+                                    uint64_t from);
+void twin_chunk_release(struct twin_chunks *t, struct twin_chunk *c);
 
 #endif

@@ -5,8 +5,7 @@
  *   plan      the plan has one item per tensor. A pair of tensors has two items that are twins, whose chunks are
  *             processed alternately
  *   look      the worker that has read a chunk computes its sums. For a pair of tensors, the chunk that is read first
- *             is kept until the chunk of the other tensor is read. There are never more kept chunks than chunks in
- *             progress, so memory is limited
+ *             is kept until the chunk of the other tensor is read (executor_twins.c)
  *   join      sums are joined in the order of the tensor; sums of later chunks are kept until then
  */
 #include <pthread.h>
@@ -19,14 +18,12 @@
 
 enum { DEFAULT_MEM = 96 << 20 };
 
-/* The sums of one chunk, or the bytes of a chunk that waits for the chunk of the other tensor. */
+/* The sums of one chunk. */
 struct stats_piece {
     struct stats_piece *next;
     uint64_t from, len;
-    bool is_b;                  /* the bytes are those of the second tensor */
     struct stats stats;
     struct stats_diff diff;
-    uint8_t bytes[];
 };
 
 /* The progress of one job. */
@@ -34,13 +31,12 @@ struct tally {
     struct stats_job *job;
     uint64_t joined;            /* number of bytes whose sums have been joined so far */
     struct stats_piece *early;  /* sums of chunks that cannot be joined yet, sorted by offset */
-    struct stats_piece *lonely; /* chunks that wait for the chunk of the other tensor */
 };
 
 struct stats_survey {
     pthread_mutex_t lock;       /* protects the members below, except the maps in the jobs of the tallies */
     struct tally *tally;
-    struct stats_piece *spare;  /* free buffers of STATS_CHUNK bytes */
+    struct twin_chunks twins;
     struct files *files;
     struct arena *arena;        /* holds maps whose record numbers refer to the joint table of files */
 };
@@ -82,66 +78,31 @@ static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
     }
 }
 
-/* ---- pairs ---- */
-
-/*
- * Find the kept chunk of the other tensor at the same offset, remove it from the list, and return it. Returns NULL if
- * there is none. Must be called with the lock held.
- */
-static struct stats_piece *pop_twin_chunk(struct tally *t, uint64_t from, bool is_b)
-{
-    for (struct stats_piece **at = &t->lonely, *p; (p = *at); at = &p->next)
-        if (p->from == from && p->is_b != is_b) {
-            *at = p->next;
-            return p;
-        }
-    return NULL;
-}
+/* ---- processing a chunk ---- */
 
 /*
  * Returns the chunk of the other tensor at the same offset. If it has not been read yet, keeps a copy of `bytes` for it
  * and returns NULL.
  */
-static struct stats_piece *match_twin_chunk(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
-                                            const void *bytes, uint64_t len)
+static struct twin_chunk *match_twin_chunk(struct stats_survey *v, const struct tally *t, bool is_b, uint64_t from,
+                                           const void *bytes, uint64_t len)
 {
-    struct stats_piece *twin, *mine;
+    struct twin_chunk *twin = twin_chunk_pop(&v->twins, t, is_b, from), *mine;
 
-    pthread_mutex_lock(&v->lock);
-    twin = pop_twin_chunk(t, from, is_b);
-    mine = twin ? NULL : v->spare;
-    if (mine)
-        v->spare = mine->next;
-    pthread_mutex_unlock(&v->lock);
     if (twin)
         return twin;
-    if (!mine)
-        mine = xmalloc(sizeof *mine + STATS_CHUNK);
-    mine->from = from;
-    mine->is_b = is_b;
+    mine = twin_chunk_new(&v->twins, len);
     memcpy(mine->bytes, bytes, len);
-
-    pthread_mutex_lock(&v->lock);
-    twin = pop_twin_chunk(t, from, is_b);            /* the other chunk may have been read in the meantime */
-    if (twin) {
-        mine->next = v->spare;
-        v->spare = mine;
-    } else {
-        mine->next = t->lonely;
-        t->lonely = mine;
-    }
-    pthread_mutex_unlock(&v->lock);
-    return twin;
+    return twin_chunk_leave(&v->twins, mine, t, is_b, from);
 }
-
-/* ---- processing a chunk ---- */
 
 static int on_stats_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                           struct err *e)
 {
     struct stats_survey *v = ctx;
     struct tally *t = it->user;
-    struct stats_piece sums = { .from = from, .len = len }, *twin = NULL;
+    struct stats_piece sums = { .from = from, .len = len };
+    struct twin_chunk *twin = NULL;
     bool is_b;
 
     (void)e;
@@ -152,18 +113,17 @@ static int on_stats_bytes(void *ctx, const struct plan_item *it, uint64_t from, 
     if (t->job->b && !(twin = match_twin_chunk(v, t, is_b, from, bytes, len)))
         return 0;
     if (twin)
-        stats_diff_add(&sums.diff, it->map->dtype, is_b ? twin->bytes : bytes, is_b ? bytes : twin->bytes,
+        stats_diff_add(&sums.diff, it->map->dtype, is_b ? (const void *)twin->bytes : bytes,
+                       is_b ? bytes : (const void *)twin->bytes,
                        len / (uint64_t)dtype_size(it->map->dtype));
     else
         stats_add(&sums.stats, it->map->dtype, bytes, len / (uint64_t)dtype_size(it->map->dtype));
 
     pthread_mutex_lock(&v->lock);
     join_chunk_sums(t, &sums);
-    if (twin) {
-        twin->next = v->spare;
-        v->spare = twin;
-    }
     pthread_mutex_unlock(&v->lock);
+    if (twin)
+        twin_chunk_release(&v->twins, twin);
     return 0;
 }
 
@@ -249,11 +209,9 @@ static void free_pieces(struct stats_piece *p)
 
 static void survey_free(struct stats_survey *v, const struct stats_job *job, int n)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         free_pieces(v->tally[i].early);
-        free_pieces(v->tally[i].lonely);
-    }
-    free_pieces(v->spare);
+    twin_chunks_free(&v->twins);
     if (v->files != job->a_files)
         files_free(v->files);
     arena_free(v->arena);
@@ -271,6 +229,7 @@ int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct e
         return 0;
     }
     v.tally = xcalloc((size_t)n, sizeof *v.tally);
+    twin_chunks_init(&v.twins);
     shift = join_tables(&v, job, e);
     if (shift < 0)
         goto out;
