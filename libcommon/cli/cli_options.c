@@ -75,8 +75,8 @@ static int parse_verbose_option(void *into, const char *value, struct err *e)
 #define ASKED_ROWS                                                                                              \
     { "help", 'h', .help = "print this help", .asked = OPTION_ASKED_HELP },                                     \
     { "version", .help = "print the version, the compiler and the libraries", .asked = OPTION_ASKED_VERSION },  \
-    { "completion", 0, "WHAT", "print a completion script for bash, zsh or fish, the names of all options " \
-      "(list) or the OPTIONS of the man page (man)", .words = "bash zsh fish list man", .size = sizeof(int),    \
+    { "completion", 0, "WHAT", "print a completion script for the shell (bash, zsh or fish), the names of all options "  \
+      "(list), or the section OPTIONS of the man page (man)", .words = "bash zsh fish list man", .size = sizeof(int), \
       .asked = OPTION_ASKED_BASH }
 
 const struct option_row cli_rows[] = {
@@ -84,7 +84,8 @@ const struct option_row cli_rows[] = {
     { "threads", 'j', "N", "number of worker threads (default: the number of CPUs available to the "
                            "process)", OPTION_INT,
       FIELD(threads), .min = 1, .max = 1024 },
-    { "mem", 0, "SIZE", "memory for buffers, with suffix K, M, G or T (default 96M)", .take = parse_mem_option },
+    { "mem", 0, "SIZE", "maximum memory for buffers, with the suffix K, M, G or T; at least 8M (default 96M)",
+      .take = parse_mem_option },
     { "progress", 0, "WHEN", "show progress: auto, always or never (default auto: if stderr is a "
                              "terminal)", FIELD(progress),
       .words = "auto always never" },
@@ -97,38 +98,40 @@ const struct option_row cli_rows[] = {
 const struct option_row cli_rows_asked[] = { ASKED_ROWS, {0} };
 
 const struct option_row cli_rows_write_fail[] = {
-    { "force", 'f', .help = "replace existing output", FIELD(force) },
+    { "force", 'f', .help = "replace the output if it exists", FIELD(force) },
     { "dry-run", 'n', .help = "print the plan, its size and the free space; write nothing", FIELD(dry_run) },
-    { "replicas", 0, "HOW", "how to resolve tensor-parallel copies of a parameter that differ: average, first, "
-                            "majority, or fail (exit with status "
-                            "1)", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = "fail" },
+    { "replicas", 0, "HOW", "which value to use if the tensor-parallel copies of a parameter differ: average, first "
+                            "(that of rank 0), majority, or fail (exit with status 1)",
+      FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = "fail" },
     {0},
 };
 
 const struct option_row cli_rows_convert[] = {
     { "verify", .help = "read OUT back and compare it before it gets its final name", FIELD(verify) },
-    { "resume", .help = "continue a conversion that was interrupted", FIELD(resume) },
-    { "part", 0, "I/N", "do part I of N (0 <= I < N); the part that ends last publishes OUT. Default: by the task "
-                        "numbers of mpirun or srun, if every task starts this command. auto: require that every task "
-                        "starts it; 0/1: this process does all parts", .take = cli_parse_part },
+    { "resume", .help = "continue a conversion that was interrupted; finished files are not converted again",
+      FIELD(resume) },
+    { "part", 0, "I/N", "convert part I of N (0 <= I < N); the part that ends last creates OUT. auto: use the task "
+                        "numbers of mpirun or srun, and fail unless every task starts this command. 0/1: convert all "
+                        "parts in this process. Default: as auto if every task starts this command, else 0/1",
+      .take = cli_parse_part },
     { "accept-mismatch", .help = "print a warning instead of an error if the files of IN seem to be from different "
                                  "saves or ranks, or hold NaN, infinite or contradictory values",
       FIELD(accept_mismatch) },
-    { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse tensors, types below one byte "
-                                 "per element); the result line counts them", FIELD(skip_unreadable) },
+    { "skip-unreadable", .help = "omit tensors of IN that cannot be read (sparse tensors, types smaller than one byte "
+                                 "per element), and print how many were omitted", FIELD(skip_unreadable) },
     CLI_ROW_MODEL(struct cli, model, 0),
     {0},
 };
 
 const struct option_row cli_rows_latest[] = {
-    { "set-latest", .help = "write OUT's name to the file 'latest' in its parent folder when OUT is "
-                            "complete", FIELD(set_latest) },
+    { "set-latest", .help = "when OUT is complete, write its name to the file 'latest' in its parent folder",
+      FIELD(set_latest) },
     {0},
 };
 
 const struct option_row cli_rows_certificate[] = {
-    { "certificate", 0, "FILE", "write a digest of every tensor before and after the conversion to FILE, for "
-                                "ckpt-inspect verify", FIELD(certificate) },
+    { "certificate", 0, "FILE", "write a digest of every tensor before and after the conversion to FILE, which "
+                                "ckpt-inspect verify --certificate compares", FIELD(certificate) },
     {0},
 };
 
