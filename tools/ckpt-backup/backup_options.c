@@ -6,43 +6,45 @@
 #define FIELD(f) OPTION_FIELD(struct backup, f)
 
 static const struct option_row rows[] = {
-    { "rules", 0, "FILE", "file of rules: which checkpoints are copied to which place and kept there. Copy all that "
-                          "are due (copy), print the plan (plan), remove what the rules no longer keep (forget)",
+    { "rules", 0, "FILE", "read rules from FILE: they define which checkpoints are copied to which place, and which "
+                          "are kept there",
       FIELD(rules), .marks = CMD_COPY | CMD_PLAN | CMD_FORGET },
-    { "pack", .help = "write one compressed file, without loss (copy)", FIELD(pack), .marks = CMD_COPY },
-    { "any", .help = "CKPT is a folder of any files: its bytes are copied, read back and compared, and nothing is "
-                     "stated about what they are (copy)", FIELD(any), .marks = CMD_COPY },
-    { "apply", .help = "remove the backups; without this option they are only listed "
-                       "(forget)", FIELD(apply), .marks = CMD_FORGET },
-    { "verify", .help = "before a removal, read again the backups that make it safe (forget)", FIELD(cli.verify),
+    { "pack", .help = "store the copy as one losslessly compressed file (copy)", FIELD(pack), .marks = CMD_COPY },
+    { "any", .help = "copy a folder of any files. The copy is compared byte by byte, but no check is made that the "
+                     "files form a checkpoint (copy)", FIELD(any), .marks = CMD_COPY },
+    { "apply", .help = "remove the steps that may be removed; without this option they are only listed (forget)",
+      FIELD(apply), .marks = CMD_FORGET },
+    { "verify", .help = "read the backups of a step again before the step is removed; if one is damaged, keep the step "
+                        "(forget)", FIELD(cli.verify),
       .marks = CMD_FORGET },
-    { "weights-only", .help = "leave out the optimizer states, as the command weights does (copy)", FIELD(weights_only),
+    { "weights-only", .help = "omit the optimizer states, as the command weights does (copy)", FIELD(weights_only),
       .marks = CMD_COPY },
-    { "dry-run", 'n', .help = "copy, tar, weights: print what would be copied, and write nothing; forget: only list "
-                              "the backups, the default without --apply", FIELD(cli.dry_run),
+    { "dry-run", 'n', .help = "print what would be copied (copy, tar, weights) or removed (forget), and change nothing",
+      FIELD(cli.dry_run),
       .marks = CMD_COPY | CMD_TAR | CMD_WEIGHTS | CMD_FORGET },
     {0},
 };
 
 static const char head[] =
     "Usage: ckpt-backup COMMAND [options] ...\n"
-    "Back up checkpoints. Every copy is read back and verified before it counts as a backup, and\n"
-    "rules decide which backups are kept. CKPT is a checkpoint of any layout: Megatron-DeepSpeed\n"
-    "(3D shards) or universal, DeepSpeed ZeRO, torch.distributed (DCP), Megatron-core\n"
-    "(torch_dist), a model folder of Transformers, or a folder whose file 'latest' names one.\n"
-    "PLACE is a folder, or REMOTE:PATH of rclone.\n"
+    "Back up checkpoints. Every copy is read back and compared before it counts as a backup. A file\n"
+    "of rules defines which steps of a run are copied and kept. CKPT is a checkpoint of any layout:\n"
+    "Megatron-DeepSpeed (3D shards) or universal, DeepSpeed ZeRO, torch.distributed (DCP),\n"
+    "Megatron-core (torch_dist), a model folder of Transformers, or a folder whose file 'latest'\n"
+    "names a checkpoint. PLACE is the folder that holds the backups, or a REMOTE:PATH of rclone.\n"
+    "RUN is the folder in which the run saves its checkpoints.\n"
     "\n"
     "Commands:\n"
     "  copy CKPT PLACE           back up all files of a checkpoint\n"
-    "  copy --any FOLDER PLACE   back up any folder, without a check of what is in it\n"
-    "  copy --rules FILE RUN     make all backups of the checkpoints in RUN that are due\n"
+    "  copy --any FOLDER PLACE   back up any folder, without checking that it is a checkpoint\n"
+    "  copy --rules FILE RUN     make all backups that the rules require and that are missing\n"
     "  tar CKPT PLACE            back up to one .tar archive, which all tools can read\n"
     "  weights CKPT PLACE        back up without the optimizer states (only 3D shards)\n"
-    "  list PLACE...             list the backups\n"
+    "  list PLACE...             list the backups with their sizes and times\n"
     "  verify PLACE [NAME...]    read backups and compare them with their checksums\n"
     "  restore PLACE NAME OUT    restore a backup to the folder OUT and compare every byte\n"
-    "  plan --rules FILE RUN     print which backups are due and which may be removed\n"
-    "  forget --rules FILE RUN   list backups that the rules no longer keep; --apply removes them\n";
+    "  plan --rules FILE RUN     print which backups are missing and which steps may be removed\n"
+    "  forget --rules FILE RUN   list steps that the rules no longer keep; --apply removes them\n";
 static const char tail[] =
     "Exit status: 0 success, 1 a backup is damaged or the command failed, 2 wrong usage.\n"
     "Examples:\n"
