@@ -75,8 +75,9 @@ static int parse_verbose_option(void *into, const char *value, struct err *e)
 #define ASKED_ROWS                                                                                              \
     { "help", 'h', .help = "print this help", .asked = OPTION_ASKED_HELP },                                     \
     { "version", .help = "print the version, the compiler and the libraries", .asked = OPTION_ASKED_VERSION },  \
-    { "completion", 0, "WHAT", "print a completion script for the shell (bash, zsh or fish), the names of all options "  \
-      "(list), or the section OPTIONS of the man page (man)", .words = "bash zsh fish list man", .size = sizeof(int), \
+    { "completion", 0, "WHAT", "print a completion script for the shell (bash, zsh or fish), the names of all " \
+      "options (list), or the section OPTIONS of the man page (man)", .words = "bash zsh fish list man",            \
+      .size = sizeof(int),                                                                                          \
       .asked = OPTION_ASKED_BASH }
 
 const struct option_row cli_rows[] = {

@@ -129,7 +129,7 @@ check "a damaged backup is replaced: same bytes" same "$W/store/global_step10" "
 flip "$W/store/.ckpt-backup/global_step10.json" 100 3
 check "one with a damaged receipt is replaced" ckpt-backup copy -q "$src" "$W/store"
 echo mine >"$W/store/global_step10/notes.txt"; flip "$f" 5000 3; ckpt-backup verify -q "$W/store" >/dev/null 2>&1
-check_exit "not with what is not ours" 2 "holds notes.txt, which is not in its receipt" ckpt-backup copy -q "$src" "$W/store"
+check_exit "not with what is not ours" 2 "holds notes.txt, which its receipt does not list" ckpt-backup copy -q "$src" "$W/store"
 rm "$W/store/global_step10/notes.txt"
 check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
 check "all are sound" ckpt-backup verify -q "$W/store"
@@ -155,7 +155,7 @@ check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.pa
 # Flip a bit after verification: --verify detects it, and nothing that depends on that backup is removed.
 ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
 flip "$W/store/global_step20/mp_rank_00_model_states.pt" 3000 1
-check_exit "forget --verify" 1 "global_step20 is damaged: nothing that rests on it is removed" \
+check_exit "forget --verify" 1 "global_step20 is damaged; no step that has its only other copy there is removed" \
     ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run"
 check "forget --verify: the others go, this one stays" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step40 latest" ]
 check "forget --verify: copied again" ckpt-backup copy -q --rules "$W/rules" "$W/run"
@@ -169,7 +169,7 @@ printf 'place last\nfull-every 10\n' >"$W/last.rules"
 ckpt-backup copy -q --rules "$W/last.rules" "$W/run" || fail "copy by rules"
 flip "$W/last/global_step40/mp_rank_00_model_states.pt" 3000 1
 echo keep-last 1 >>"$W/last.rules"
-check_exit "forget --verify in a place" 1 "global_step40 is damaged: nothing that rests on it is removed" \
+check_exit "forget --verify in a place" 1 "global_step40 is damaged; no step that has its only other copy there is removed" \
     ckpt-backup forget -q --verify --apply --rules "$W/last.rules" "$W/run"
 check "forget --verify in a place: the newest good one stays" [ -e "$W/last/global_step30" ]
 check "forget --verify in a place: copied again" ckpt-backup copy -q --rules "$W/last.rules" "$W/run"
@@ -181,7 +181,7 @@ rm -rf "$W/last" "$W/last.rules"
 
 cp -r "$src" "$W/run/global_step50"
 rm "$W/run/global_step50/mp_rank_01_model_states.pt"
-check_exit "a step newer than latest that is not whole" 1 "refused, still being written or damaged" \
+check_exit "a step newer than latest that is not whole" 1 "the checkpoint is damaged or still being written" \
     ckpt-backup copy -q "$W/run/global_step50" "$W/store"
 check "a step newer than latest that is not whole: the others are copied" ckpt-backup copy -q --rules "$W/rules" "$W/run"
 check "a step newer than latest that is not whole: no backup" [ "$(n_sound)" = 4 ]
@@ -189,9 +189,9 @@ clean; rm -r "$W/run/global_step50"
 cp -r "$src" "$W/run/global_step5"
 f=$W/run/global_step5/mp_rank_01_model_states.pt
 head -c 3000 "$src/mp_rank_01_model_states.pt" >"$f"
-check_exit "a file cut short" 1 "refused, still being written or damaged: $f" ckpt-backup copy -q "$W/run/global_step5" "$W/store"
+check_exit "a file cut short" 1 "the checkpoint is damaged or still being written: $f" ckpt-backup copy -q "$W/run/global_step5" "$W/store"
 rm "$f"
-check_exit "a file that is not there yet" 1 "refused, still being written or damaged" \
+check_exit "a file that is not there yet" 1 "the checkpoint is damaged or still being written" \
     ckpt-backup copy -q "$W/run/global_step5" "$W/store"
 rm -r "$W/run/global_step5"
 f=$src/mp_rank_00_model_states.pt; : >"$W/begun"
@@ -234,7 +234,7 @@ check "an empty environment: four" [ "$(n_sound)" = 4 ]
 
 echo mine >"$W/store/global_step10/notes.txt"
 printf 'place store\nfull-every 1000\nkeep-last 1\n' >"$W/foreign.rules"
-check_exit "a foreign file in a backup" 1 "holds notes.txt, which is not in its receipt: nothing was removed" \
+check_exit "a foreign file in a backup" 1 "nothing was removed, because the folder holds notes.txt, which its receipt does not list" \
     ckpt-backup forget -q --apply --rules "$W/foreign.rules" "$W/run"
 check "a foreign file: the backup is whole" same "$W/store/global_step40" "$W/run/global_step40"
 echo mine >"$W/run/global_step20/notes.txt"
@@ -243,12 +243,12 @@ check_exit "a foreign file in a tag" 1 "holds notes.txt" ckpt-backup forget -q -
 check "a foreign file in a tag: it stays" [ -e "$W/run/global_step20/mp_rank_00_model_states.pt" ]
 rm -rf "$W/run" "$W/store" && cp -rp "$W/ref" "$W/run" && clean
 mkdir "$W/store/global_step10"
-check_exit "a folder that is no backup" 2 "is there, and no backup of ours" ckpt-backup copy -q "$src" "$W/store"
+check_exit "a folder that is no backup" 2 "exists, but is not a backup of ckpt-backup" ckpt-backup copy -q "$src" "$W/store"
 clean
 check "a place that went away is not made up for" rmdir "$W/store/.ckpt-backup"
-check_exit "an empty folder may be a disk that is not mounted" 1 "no place of backups yet (or its disk is not mounted)" \
+check_exit "an empty folder may be a disk that is not mounted" 1 "is not a folder of backups yet, or its disk is not mounted" \
     ckpt-backup copy -q --rules "$W/rules" "$W/run"
-check_exit "forget with a place that does not answer" 1 "no place of backups yet" \
+check_exit "forget with a place that does not answer" 1 "is not a folder of backups yet" \
     ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
 check "forget with a place that does not answer: nothing goes" same "$W/run" "$W/ref"
 clean
@@ -283,8 +283,8 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
     touch "$W/run/global_step30/mp_rank_00_model_states.pt"
     echo global_step20 >"$W/run/latest"
     wait $pid; [ $? -eq 1 ] && pass || fail "changed before it was removed: $(cat "$W/said")"
-    check "saved anew before it was removed" grep -q "global_step30: is no longer what .* holds a backup of" "$W/said"
-    check "latest before it was removed" grep -q "global_step20: is what latest names by now" "$W/said"
+    check "saved anew before it was removed" grep -q "global_step30: not removed, because it has changed since .* made its backup" "$W/said"
+    check "latest before it was removed" grep -q "global_step20: not removed, because the file .latest. names it now" "$W/said"
     check "both stay" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step30 global_step40 latest" ]
     rm -rf "$W/run" && cp -rp "$W/ref" "$W/run" && clean
     check "without O_DIRECT" $shim BADIO_DIRECT=0 ckpt-backup copy -q "$src" "$W/store"
@@ -310,7 +310,7 @@ if mount -t tmpfs -o size=400k tmpfs "$W/small" 2>/dev/null; then
     # A place that cannot be written (a snapshot, an archive of another owner) is still read.
     mount -o remount,ro "$W/small"
     check_exit "a read-only place: verified" 0 "global_step10: sound" ckpt-backup verify "$W/small"
-    check_exit "a read-only place: nothing is recorded" 0 "the result is not recorded: $W/small/" ckpt-backup verify "$W/small"
+    check_exit "a read-only place: nothing is recorded" 0 "the result of the check was not recorded in the receipt: $W/small/" ckpt-backup verify "$W/small"
     check "a read-only place: restored" ckpt-backup restore -q "$W/small" global_step10 "$W/out"
     rm -rf "$W/out"
     mount -o remount,rw "$W/small"

@@ -20,7 +20,7 @@ same() { diff -r "$1" "$2" >/dev/null; }
 # ---- without rclone ----
 
 mkdir "$W/bin" && ln -s "$BIN/ckpt-backup" "$W/bin"
-check_exit "no rclone" 1 "gcs:bucket/run: is a remote, and needs the program rclone" \
+check_exit "no rclone" 1 "gcs:bucket/run: a remote needs the program rclone" \
     env -i PATH="$W/bin" XDG_RUNTIME_DIR="$W/locks" ckpt-backup copy -q "$src" gcs:bucket/run
 printf 'keep-last 1\nplace gcs:bucket/run\nfull-every 10\n' >"$W/rules"
 check_exit "no rclone: forget" 1 "needs the program rclone" \
@@ -142,7 +142,7 @@ while [ $n_flipped -lt "$flips" ]; do
     flip "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"
     n=$((n_flipped - n))
     ckpt-backup verify -q "$place" >"$W/log" 2>&1 && fail "flips are not seen"
-    [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
+    [ "$(grep -c 'do not have the expected CRC-32' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
     ckpt-backup list --json "$place" 2>/dev/null | grep -qF '"sound":true' && fail "a damaged backup counts"
     ckpt-backup restore -q "$place" global_step10.pack "$W/out" 2>/dev/null && fail "a damaged .pack is restored"
     # rclone runs once per member. In a .tar the bit may be between members; then all members are restored correctly.

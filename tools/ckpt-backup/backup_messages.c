@@ -28,8 +28,9 @@ void backup_print_errors(const struct backup *b, const struct report *r)
 void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec)
 {
     if (rec->intact && rec->unsound)
-        cli_printf(stderr, "%s: error: %s/%s: the same as the source, which is not sound: %s; 'ckpt-inspect verify' "
-                   "lists all\n", b->cli.name, p->path, rec->name, rec->unsound);
+        cli_printf(stderr, "%s: error: %s/%s: the backup equals its source, but the source is not a sound checkpoint: "
+                           "%s; 'ckpt-inspect verify' lists all errors\n",
+                   b->cli.name, p->path, rec->name, rec->unsound);
 }
 
 const char *backup_time(int64_t s, char buf[24])
@@ -61,7 +62,7 @@ static void print_copy_result(struct backup *b, const struct place *p, const str
     if (r->form == FORM_PACK)
         snprintf(as, sizeof as, " packed to %s", bytes_text(r->size_bytes, packed));
     if (put->there_already)
-        cli_info(&b->cli, "%s/%s: there already, %s: %s%s", p->path, r->name,
+        cli_info(&b->cli, "%s/%s: exists already, %s: %s%s", p->path, r->name,
                  receipt_is_sound(r) && r->checked ? "verified" : receipt_state(r, ""), size, as);
     else
         cli_info(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back%s", p->path, r->name, r->n_files, size, as,
@@ -92,7 +93,7 @@ static int put_failed(struct backup *b, bool newer, const struct err *e)
 {
     if (!newer || e->kind != ERR_DATA)
         return cli_fail(&b->cli, e);
-    cli_warn(&b->cli, "not copied, newer than what latest names: %s", e->msg);
+    cli_warn(&b->cli, "not copied; the step is newer than the one that the file 'latest' names: %s", e->msg);
     return EXIT_OK;
 }
 

@@ -29,7 +29,7 @@ static void print_action(const struct backup *b, const struct survey *s, const s
     else if (a->verb == DUE_FORGET)
         printf("forget  %s in %s\n", name, survey_where(s, a->place));
     else
-        printf("wait    %s in %s may go once %s holds %s, verified\n", name, survey_where(s, a->place),
+        printf("wait    %s in %s may be removed once %s holds %s, verified\n", name, survey_where(s, a->place),
                survey_where(s, a->for_place), a->for_place == a->place ? "newer ones" : "it");
     free(name);
     free(tag);
@@ -42,7 +42,7 @@ static void print_action(const struct backup *b, const struct survey *s, const s
 static void warn_latest(const struct backup *b, const struct survey *s)
 {
     if (s->latest < 0 && s->n_steps && s->rules.keep.given)
-        cli_warn(&b->cli, "%s/latest names no step: nothing of %s may go", s->run, s->run);
+        cli_warn(&b->cli, "%s/latest does not name a step; no step in %s may be removed", s->run, s->run);
 }
 
 int cmd_plan(struct backup *b)
@@ -59,7 +59,8 @@ int cmd_plan(struct backup *b)
         print_action(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
     }
-    cli_info(&b->cli, "%d steps in %s: %d to copy, %d may go, %d wait", s.n_steps, s.run, n[DUE_COPY],
+    cli_info(&b->cli, "%d steps in %s: %d to copy, %d may be removed, %d wait for a verified copy",
+             s.n_steps, s.run, n[DUE_COPY],
              n[DUE_FORGET], n[DUE_WAIT]);
     rc = s.incomplete ? EXIT_BAD : EXIT_OK;
     survey_close(&s);
@@ -114,12 +115,15 @@ static int verify_backup_once(struct backup *b, struct survey *s, int place, str
         backup_print_errors(b, r);
         rec->intact = false;
         if (place_write_receipt(s->place[place], rec, e) == 0)
-            err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
+            err_data(e, s->place[place]->path, ERR_NO_BYTE,
+                     "the backup %s is damaged; no step that has its only other copy there is removed",
                      rec->name);
         rc = -1;
     } else if (rc == 0 && rec->unsound) {
         if (place_write_receipt(s->place[place], rec, e) == 0)
-            err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is not sound: nothing that rests on it is removed: %s",
+            err_data(e, s->place[place]->path, ERR_NO_BYTE,
+                     "the backup %s is not a sound checkpoint; no step that has its only other copy there is removed: "
+                     "%s",
                      rec->name, rec->unsound);
         rc = -1;
     } else if (rc == 0) {
@@ -170,7 +174,8 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
             return -1;
     if (n_newer(s, a->place, a->step) >= last)
         return 0;
-    err_data(e, s->place[a->place]->path, ERR_NO_BYTE, "global_step%lld stays: fewer than %lld newer ones are sound",
+    err_data(e, s->place[a->place]->path, ERR_NO_BYTE,
+             "global_step%lld is not removed, because fewer than %lld newer backups are sound",
              (long long)a->step, (long long)last);
     return -1;
 }
@@ -239,7 +244,7 @@ int cmd_forget(struct backup *b)
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
     if (b->cli.verify && !b->apply)
-        cli_warn(&b->cli, "--verify acts with --apply: no backup is read now, so a damaged one is not found");
+        cli_warn(&b->cli, "--verify has no effect without --apply; no backup was read, and damage was not looked for");
     rc = forget_all(b, &s, &n_done);
     cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
              b->apply || n_done == 0 ? "" : "; --apply removes them");

@@ -76,7 +76,7 @@ static struct receipt *find_receipt(const struct place *p, const struct place_re
     for (int i = 0; i < l->n; i++)
         if (strcmp(l->receipt[i]->name, name) == 0)
             return l->receipt[i];
-    err_data(e, p->path, ERR_NO_BYTE, "holds no backup '%s'; 'ckpt-backup list' shows all", name);
+    err_data(e, p->path, ERR_NO_BYTE, "holds no backup named '%s'; 'ckpt-backup list' prints the names", name);
     return NULL;
 }
 
@@ -117,7 +117,7 @@ static int check_out(const char *out, struct err *e)
     int rc = 0;
 
     if (lstat(out, &st) == 0 || errno != ENOENT) {
-        err_usage(e, "%s: is there already; give another name", out);
+        err_usage(e, "%s: exists already; give the name of a folder that does not exist", out);
         return -1;
     }
     dir = nearest_folder(out);
@@ -125,7 +125,7 @@ static int check_out(const char *out, struct err *e)
         char *up = path_parent(dir);
 
         if (is_backup(dir)) {
-            err_usage(e, "%s: is inside the backup %s, which would no longer be what was copied; give another name",
+            err_usage(e, "%s: is inside the backup %s, which must not change; give a name outside of it",
                       out, dir);
             rc = -1;
         }
@@ -147,10 +147,11 @@ static void print_restored_backup(struct backup *b, const struct place *p, const
         json_object_update_missing_new(o, receipt_json(rec));
         cli_json(o);
     }
-    cli_info(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s%s", b->arg[2], rec->n_files,
+    cli_info(&b->cli, "%s: %d files, %s restored in %.1f s, equal to what was copied from %s%s",
+             b->arg[2], rec->n_files,
              bytes_text(rec->size_bytes, size), wall_s, rec->source,
-             rec->form == FORM_WEIGHTS ? " without its optimizer files; reshape --weights-only makes a checkpoint of "
-                                           "it that train --no-load-optim loads" : "");
+             rec->form == FORM_WEIGHTS ? ", without its optimizer files; reshape --weights-only converts it to a "
+                                         "checkpoint that train --no-load-optim loads" : "");
 }
 
 int cmd_restore(struct backup *b)

@@ -40,11 +40,12 @@ static int verify_backup(struct backup *b, struct place *p, struct receipt *rec,
     if (rc == 0)
         rc = place_record_result(p, rec, report_count(r, SEV_ERROR) == 0, e);
     if (rc == 1)
-        cli_info(&b->cli, "%s/%s: was replaced or removed while it was read", p->path, rec->name);
+        cli_info(&b->cli, "%s/%s: was replaced or removed while it was read, so the result was discarded",
+                 p->path, rec->name);
     else if (rc >= 0)
         print_verified_backup(b, p, rec, r, rc == 0);
     if (rc == 2)
-        cli_warn(&b->cli, "the result is not recorded: %s", e->msg);
+        cli_warn(&b->cli, "the result of the check was not recorded in the receipt: %s", e->msg);
     report_free(r);
     return rc < 0 ? cli_fail(&b->cli, e) : rc == 1 || receipt_is_sound(rec) ? EXIT_OK : EXIT_BAD;
 }
@@ -71,11 +72,12 @@ static int verify_all(struct backup *b, struct place *p, const struct place_rece
             rc = EXIT_BAD;
     }
     if (b->n_args > 1 && n < b->n_args - 1) {
-        cli_printf(stderr, "%s: error: %s: holds %d of the %d backups named; 'ckpt-backup list' shows all\n",
+        cli_printf(stderr, "%s: error: %s: holds only %d of the %d backups named on the command line; 'ckpt-backup "
+                           "list' prints the names\n",
                    b->cli.name, p->path, n, b->n_args - 1);
         rc = EXIT_BAD;
     } else if (n == 0) {
-        cli_info(&b->cli, "%s: no backup here", p->path);
+        cli_info(&b->cli, "%s: holds no backup", p->path);
     }
     return rc;
 }

@@ -41,14 +41,14 @@ static int run_backup_command(struct backup *b)
     b->n_args = b->words.n - 1;
     b->form = b->any ? FORM_ANY : b->pack ? FORM_PACK : b->weights_only ? FORM_WEIGHTS : cmd->form;
     if (b->apply && b->cli.dry_run)
-        return cli_usage(&b->cli, "--dry-run excludes --apply");
+        return cli_usage(&b->cli, "--dry-run and --apply exclude each other");
     if (b->weights_only && (b->pack || b->rules))
-        return cli_usage(&b->cli, "--weights-only excludes --pack and --rules");
+        return cli_usage(&b->cli, "--weights-only cannot be combined with --pack or --rules");
     if (b->any && (b->pack || b->weights_only || b->rules))
-        return cli_usage(&b->cli, "--any excludes --pack, --weights-only and --rules");
+        return cli_usage(&b->cli, "--any cannot be combined with --pack, --weights-only or --rules");
     if (b->pack && b->rules)
-        return cli_usage(&b->cli, "--pack applies to one copy; in %s, write a line 'pack' below the line of the "
-                         "place", b->rules);
+        return cli_usage(&b->cli, "--pack applies to a single copy; to pack the copies that %s requests, add the line "
+                                  "'pack' below the line of the place", b->rules);
     return cli_done(&b->cli, cmd->run(b));
 }
 

@@ -96,12 +96,13 @@ static int check_apart(const struct survey *s, int place, struct err *e)
     if (rules_is_remote(path))
         return 0;
     if (path_same(path, s->run)) {
-        err_data(e, path, ERR_NO_BYTE, "is the run's own folder; give another place");
+        err_data(e, path, ERR_NO_BYTE, "is the folder of the run itself; give another place");
         return -1;
     }
     for (int p = 0; p < place && rc == 0; p++)
         if (!rules_is_remote(s->rules.place[p].path) && path_same(path, s->rules.place[p].path)) {
-            err_data(e, path, ERR_NO_BYTE, "is the same folder as %s; give another place", s->rules.place[p].path);
+            err_data(e, path, ERR_NO_BYTE, "is the same folder as the place %s; give another place",
+                     s->rules.place[p].path);
             rc = -1;
         }
     for (int i = 0; i < s->n_steps && rc == 0; i++) {
@@ -191,8 +192,8 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
     int rc = latest < 0 || latest == step ? -1 : 0;
 
     if (rc < 0)
-        err_data(e, path, ERR_NO_BYTE, latest < 0 ? "latest names no step by now: it stays"
-                                                  : "is what latest names by now: it stays");
+        err_data(e, path, ERR_NO_BYTE, latest < 0 ? "not removed, because the file 'latest' names no step"
+                                                  : "not removed, because the file 'latest' names it now");
     for (int p = 0; p < s->rules.n_places && rc == 0; p++)
         for (int i = 0; i < s->held[p].n_held && rc == 0; i++) {
             const struct due_held *h = &s->held[p].held[i];
@@ -201,7 +202,8 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
             if (h->step != step || !h->verified ||
                 classify_backup_standing(s, p, survey_receipt(s, p, step, h->form), &with) == STANDING_COPY)
                 continue;
-            err_data(e, path, ERR_NO_BYTE, "is no longer what %s holds a backup of: it stays", s->place[p]->path);
+            err_data(e, path, ERR_NO_BYTE, "not removed, because it has changed since %s made its backup",
+                     s->place[p]->path);
             rc = -1;
         }
     free(path);
@@ -212,8 +214,9 @@ static void report_shared(const struct survey *s, int place, const struct receip
 {
     char *path = path_join(s->place[place]->path, rec->name);
 
-    report_add(r, SEV_ERROR, "same_inode", path, ERR_NO_BYTE, NULL, "has the same inodes as global_step%lld in %s: "
-               "it is not a copy; move it away and copy again", (long long)rec->step, survey_where(s, with));
+    report_add(r, SEV_ERROR, "same_inode", path, ERR_NO_BYTE, NULL,
+               "has the same inodes as global_step%lld in %s, so it is not a copy; move it to another folder and copy "
+               "again", (long long)rec->step, survey_where(s, with));
     free(path);
 }
 
@@ -233,8 +236,9 @@ static void collect_held_backups(struct survey *s, int i, struct report *r)
         if (rec->step >= 0)
             held[n++] = (struct due_held){ rec->step, rec->form, copy && receipt_is_sound(rec), copy };
         if (copy && rec->unsound)
-            report_add(r, SEV_WARNING, "unsound", s->place[i]->path, ERR_NO_BYTE, NULL, "%s is the same as its source, "
-                       "which is not sound: nothing that needs it is removed: %s", rec->name, rec->unsound);
+            report_add(r, SEV_WARNING, "unsound", s->place[i]->path, ERR_NO_BYTE, NULL,
+                       "%s equals its source, but the source is not a sound checkpoint; nothing is removed because of "
+                       "this backup: %s", rec->name, rec->unsound);
     }
     s->held[i] = (struct due_place){ .known = true, .held = held, .n_held = n };
 }
@@ -281,8 +285,8 @@ static int check_is_run(const struct survey *s, struct err *e)
         n_backups += s->receipts[p].n;
     if (s->n_steps || s->n_gone || s->latest >= 0 || n_backups || s->incomplete)
         return 0;
-    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup: nothing "
-             "can be due; give the folder of train's --save");
+    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup of one; "
+                                     "give the folder of train's option --save");
     return -1;
 }
 
@@ -334,9 +338,9 @@ void survey_warn_newer(const struct survey *s, const struct backup *b)
     while (n < s->n_steps && s->latest >= 0 && s->step[s->n_steps - 1 - n] > s->latest)
         n++;
     if (n)
-        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which latest names, up to global_step%lld: they "
-                          "are copied if complete, and never "
-                          "removed", s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
+        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which the file 'latest' names, up to "
+                          "global_step%lld: they are copied if complete, and not removed",
+                 s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
                  (long long)s->step[s->n_steps - 1]);
 }
 

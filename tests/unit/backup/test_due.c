@@ -313,14 +313,14 @@ static void test_place_keeps_whole_ones(void **state)
 static void test_bad_rules(void **state)
 {
     static const struct { const char *text, *says; } cases[] = {
-        { "keep-last\n", "line 1: keep-last what?" },
-        { "\n# x\nkeep-last 0\n", "line 3: keep-last: '0' is not a number from 1 on" },
+        { "keep-last\n", "line 1: the rule 'keep-last' needs a value" },
+        { "\n# x\nkeep-last 0\n", "line 3: keep-last: '0' is not a whole number of 1 or more" },
         { "keep-last -1\n", "'-1' is not a number" },
-        { "keep 1,,2\n", "line 1: keep: '' is not a number" },
+        { "keep 1,,2\n", "line 1: keep: '' is not a whole number" },
         { "keep-lats 3\n", "'keep-lats' is not a rule; did you mean 'keep-last'?" },
-        { "full-every 3\n", "line 1: full-every is about a place, and none is named yet" },
-        { "place a\ntar yes\n", "line 2: tar stands alone, without 'yes'" },
-        { "place a\nplace b\nplace a\n", "line 3: place a is there twice" },
+        { "full-every 3\n", "line 1: the rule 'full-every' applies to a place; write it below a line 'place PATH'" },
+        { "place a\ntar yes\n", "line 2: the rule 'tar' accepts no value, but has 'yes'" },
+        { "place a\nplace b\nplace a\n", "line 3: the place a was already named" },
         { "keep-every 99999999999999999999\n", "is not a number from 1 on" },
     };
 

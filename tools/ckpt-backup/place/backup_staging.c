@@ -51,7 +51,7 @@ static int begin_backup_stage(struct backup_stage *s, const char *fingerprint, s
     int rc = -1;
 
     if (is_stage_path_present(s->part) && !is_stage_path_present(s->job)) {
-        err_usage(e, "%s: is in the way, and no unfinished work of ours; move it away", s->part);
+        err_usage(e, "%s: exists, and ckpt-backup did not create it; move it to another folder", s->part);
         goto out;
     }
     if (remove_any(s->part, e) < 0 || remove_any(s->job, e) < 0 || dir_make(s->job, e) < 0)

@@ -256,7 +256,7 @@ int verdict_compare(const struct place_opts *o, struct receipt *rec, const char 
         return rc;
     if (rec->unsound)
         return 0;
-    err_data(e, path, ERR_NO_BYTE, "was read twice, and the bytes were not the same; check the disk and its cables");
+    err_data(e, path, ERR_NO_BYTE, "two readings of the file gave different bytes; check the disk and its cables");
     if (!r)
         return -1;
     report_add_err(r, "read", e);

@@ -32,7 +32,7 @@ static int add_content_file(struct listing *l, const char *name, const struct st
     struct content *c = l->c;
 
     if (c->n_files == FILES_MAX) {
-        err_data(e, c->path, ERR_NO_BYTE, "more than %d files: this is not a checkpoint", FILES_MAX);
+        err_data(e, c->path, ERR_NO_BYTE, "holds more than %d files, so it is not a checkpoint", FILES_MAX);
         return -1;
     }
     ARRAY_ROOM(c->file, l->cap, c->n_files + 1);
@@ -60,7 +60,8 @@ static int add_content_entry(struct listing *l, const char *name, int depth, str
     else if (S_ISDIR(st.st_mode))
         rc = list_below(l, name, depth + 1, e);
     else {
-        err_data(e, path, ERR_NO_BYTE, "neither file nor folder: it cannot be backed up");
+        err_data(e, path, ERR_NO_BYTE, "is neither a file nor a folder and cannot be backed up; remove it from the "
+                                       "folder");
         rc = -1;
     }
     free(path);
@@ -139,7 +140,8 @@ int content_finished(const struct content *c, const struct receipt *rec, struct 
 {
     if (!c->newer || !rec->unsound)
         return 0;
-    err_data(e, c->path, ERR_NO_BYTE, "refused: newer than what latest names, and still being written or damaged: %s",
+    err_data(e, c->path, ERR_NO_BYTE, "not copied: the step is newer than the one that the file 'latest' names, and it "
+                                      "is damaged or still being written: %s",
              rec->unsound);
     return -1;
 }
@@ -162,8 +164,8 @@ static int refuse_unsound_content(const struct report *r, const char *path, stru
         if (report_get(r, i)->severity == SEV_ERROR) {
             char *text = finding_text(report_get(r, i));
 
-            err_data(e, path, ERR_NO_BYTE, "refused, still being written or damaged: %s; ckpt-inspect verify lists "
-                                           "every error", text);
+            err_data(e, path, ERR_NO_BYTE, "not copied: the checkpoint is damaged or still being written: %s; "
+                                           "ckpt-inspect verify lists every error", text);
             free(text);
             return -1;
         }
@@ -195,10 +197,11 @@ static void choose_files(struct content *c, const struct source *s, enum backup_
 static int check_backup_layout(const struct source *s, enum backup_form form, struct err *e)
 {
     if (source_points_elsewhere(s))
-        err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
+        err_usage(e, "%s: is an index that refers to the files of another checkpoint; back up that checkpoint",
+                  s->path);
     else if (form == FORM_WEIGHTS && !source_has_layer_files(s))
-        err_usage(e, "%s: the weights are not in files of their own, as they are in 3D shards: use ckpt-backup "
-                     "copy", s->path);
+        err_usage(e, "%s: the weights are in the same files as the optimizer states, so they cannot be copied alone; "
+                     "use ckpt-backup copy", s->path);
     else
         return 0;
     return -1;
@@ -226,7 +229,7 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
     struct stat st;
 
     if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s: is an archive already; name the checkpoint's folder", s->path);
+        err_usage(e, "%s: is an archive, not a folder; give the folder of the checkpoint", s->path);
         return -1;
     }
     if (check_backup_layout(s, form, e) < 0 || content_list(c, s->path, e) < 0)
@@ -246,7 +249,7 @@ static int open_checkpoint_content(struct content *c, const char *path, enum bac
 
     *c = (struct content){0};
     if (!s && e->kind == ERR_DATA && report_n(r) == 0)
-        err_add(e, "; copy --any copies any folder");
+        err_add(e, "; ckpt-backup copy --any copies any folder");
     if (!s)
         goto out;
     if (open_folder(c, s, form, e) < 0)
@@ -275,12 +278,12 @@ static int list_any_folder(struct content *c, const char *path, struct err *e)
     if (!folder || stat(folder, &st) < 0)
         err_sys(e, path, "cannot open");
     else if (!S_ISDIR(st.st_mode))
-        err_usage(e, "%s: is not a folder: --any copies folders", path);
+        err_usage(e, "%s: is not a folder; --any copies only folders", path);
     else
         rc = content_list(c, folder, e);
     free(folder);
     if (rc == 0 && c->n_files == 0) {
-        err_usage(e, "%s: has no files", path);
+        err_usage(e, "%s: holds no files, so there is nothing to copy", path);
         content_free(c);
         rc = -1;
     }
@@ -314,10 +317,10 @@ int content_unchanged(const struct content *c, struct err *e)
         int rc = stat(path, &st);
 
         if (rc < 0) {
-            err_sys(e, path, "went away while it was copied");
+            err_sys(e, path, "was removed while it was copied");
         } else if ((uint64_t)st.st_size != f->size_bytes || st.st_ino != f->inode ||
                    (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec != f->mtime_ns) {
-            err_data(e, path, ERR_NO_BYTE, "changed while it was copied: it is still being written");
+            err_data(e, path, ERR_NO_BYTE, "changed while it was copied; another program is writing it");
             rc = -1;
         }
         free(path);

@@ -34,7 +34,7 @@ static int local_room(const char *folder, uint64_t bytes, struct err *e)
     uint64_t room;
 
     if (statvfs(folder, &v) < 0) {
-        err_sys(e, folder, "cannot see the free space");
+        err_sys(e, folder, "cannot determine the free space");
         return -1;
     }
     room = (uint64_t)v.f_bavail * v.f_frsize;
@@ -98,7 +98,7 @@ int local_finish_folder(const struct receipt *rec, const char *path, struct err 
         int rc = chmod(name, f->mode | S_IRUSR | S_IWUSR) < 0 || utimensat(AT_FDCWD, name, ts, 0) < 0 ? -1 : 0;
 
         if (rc < 0)
-            err_sys(e, name, "cannot set permissions and time");
+            err_sys(e, name, "cannot set the permissions and the time");
         if (rc == 0 && (strchr(f->name, '/') || i == 0))
             rc = dir_sync(name, e);
         free(name);
@@ -124,7 +124,7 @@ static int reserve_tar(const struct tar *t, const char *part, bool resumed, stru
     for (int i = 0; i < t->n && rc == 0 && fd >= 0; i++)
         rc = write_all_at(fd, t->head[i].bytes.buf, t->head[i].bytes.len, t->head[i].at);
     if (fd < 0 || rc < 0 || fsync(fd) < 0) {
-        err_sys(e, part, "cannot write the tar's headers");
+        err_sys(e, part, "cannot write the headers of the tar archive");
         rc = -1;
     }
     if (fd >= 0)
@@ -206,7 +206,7 @@ static int refuse_local_foreign(const struct receipt *rec, const char *final, st
     bool found = foreign != NULL;
 
     if (found)
-        err_usage(e, "%s: nothing is copied: the backup there " FOREIGN_TEXT, final, foreign);
+        err_usage(e, "%s: nothing was copied, because the existing backup " FOREIGN_TEXT, final, foreign);
     free(foreign);
     return found ? -1 : 0;
 }
@@ -292,8 +292,9 @@ static int refuse_shared(const struct place *p, const struct receipt *rec, const
     file_ids_of_content(&source, c);
     shared = file_ids_shared(&source, &ours);
     if (shared >= 0)
-        err_data(e, c->path, ERR_NO_BYTE, "%s/%s has the same inode for %s: it is not a copy; move %s/%s away and copy "
-                 "again", p->path, rec->name, c->file[shared].name, p->path, rec->name);
+        err_data(e, c->path, ERR_NO_BYTE, "%s/%s is not a copy, because its file %s has the same inode as that of the "
+                                          "source; move %s/%s to another folder and copy again",
+                 p->path, rec->name, c->file[shared].name, p->path, rec->name);
     file_ids_free(&ours);
     file_ids_free(&source);
     return shared >= 0 ? -1 : 0;
@@ -326,7 +327,8 @@ static int inspect_existing_backup(struct place *p, const struct content *c, str
     if (lstat(final, &st) < 0) {
         ;                               /* the backup does not exist or is unfinished */
     } else if (!rec && !damaged) {
-        err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
+        err_usage(e, "%s: exists, but is not a backup of ckpt-backup (%s/%s has no receipt for it); move it to another "
+                     "folder", final, p->path,
                   RECEIPT_FOLDER);
         rc = -1;
     } else if (rec && refuse_local_foreign(rec, final, e) < 0) {

@@ -12,7 +12,7 @@
 
 enum { RECEIPT_MAX = 256 << 20 };
 
-#define LINK_TEXT "is a symbolic link: a backup consists of files of its own"
+#define LINK_TEXT "is a symbolic link; a backup must contain the file itself"
 
 char *local_path(const struct place *p, const char *name, const char *suffix)
 {
@@ -43,7 +43,7 @@ struct receipt *local_read_receipt(const struct place *p, const char *name, stru
     if (text)
         rec = receipt_parse(text, size, path, e);
     if (rec && strcmp(rec->name, name) != 0) {
-        err_data(e, path, ERR_NO_BYTE, "is the receipt of %s", rec->name);
+        err_data(e, path, ERR_NO_BYTE, "is the receipt of another backup, %s", rec->name);
         receipt_free(rec);
         rec = NULL;
     }
@@ -61,7 +61,7 @@ static bool check_backup_file(const char *path, uint64_t size_bytes, struct repo
     else if (S_ISLNK(st.st_mode))
         report_add(r, SEV_ERROR, "link", path, ERR_NO_BYTE, NULL, LINK_TEXT);
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)
-        report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt lists %llu",
+        report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, but its receipt lists %llu",
                    (long long)st.st_size, (unsigned long long)size_bytes);
     else
         return true;

@@ -31,8 +31,8 @@ static int check_pack_record_crcs(const struct pack_index *x, const struct pack_
             continue;
         path = path_join(folder, x->file[r->file].name);
         err_data(e, path, r->at,
-                 "record %s of %" PRIu64 " bytes has crc %08x, expected %08x by its directory: the checkpoint is "
-                 "damaged", r->name, r->len, crc, r->crc);
+                 "record %s of %" PRIu64 " bytes has CRC-32 %08x, but the directory of its file lists %08x; the "
+                 "checkpoint is damaged", r->name, r->len, crc, r->crc);
         free(path);
         return -1;
     }
@@ -81,7 +81,7 @@ static int check_same(const struct pack *p, const struct receipt *rec, const cha
                x->file[i].crc == rec->file[i].crc;
     if (same)
         return 0;
-    err_data(e, path, ERR_NO_BYTE, "is not the packed file of its receipt: its crc is %08x, not %08x",
+    err_data(e, path, ERR_NO_BYTE, "has CRC-32 %08x, but its receipt lists %08x; the packed file is damaged",
              pack_crc(p), rec->tar_crc);
     return -1;
 }

@@ -28,7 +28,7 @@ static int check_folder(const char *path, bool create, struct err *e)
         rc = -1;
     }
     if (rc < 0)
-        err_sys(e, path, "no place of backups");
+        err_sys(e, path, "cannot be used as a folder of backups");
     free(parent);
     return rc;
 }
@@ -57,7 +57,8 @@ int place_check_made(const char *path, struct err *e)
     int rc = rules_is_remote(path) || access(folder, F_OK) == 0 ? 0 : -1;
 
     if (rc < 0)
-        err_sys(e, path, "no place of backups yet (or its disk is not mounted); mkdir -p '%s' makes it one", folder);
+        err_sys(e, path, "is not a folder of backups yet, or its disk is not mounted; mkdir -p '%s' makes it one",
+                folder);
     free(folder);
     return rc;
 }
@@ -138,7 +139,8 @@ int place_check_outside(const char *path, const char *tag_folder, struct err *e)
     bool inside = place && source && strncmp(place, source, n) == 0 && (place[n] == '/' || place[n] == '\0');
 
     if (inside)
-        err_usage(e, "%s: lies in %s, which is the folder to back up; give another place", path, tag_folder);
+        err_usage(e, "%s: is inside the folder %s that is to be backed up; give a place outside of it",
+                  path, tag_folder);
     free(place);
     free(source);
     return inside ? -1 : 0;

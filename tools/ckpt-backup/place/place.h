@@ -45,7 +45,7 @@ struct place_put {
  * Text of a finding about a file in the folder of a backup that is not in the backup's receipt, so that it was never
  * verified.
  */
-#define FOREIGN_TEXT "holds %s, which is not in its receipt; move it away"
+#define FOREIGN_TEXT "holds %s, which its receipt does not list; move that file to another folder"
 
 struct place;
 struct place_ops {

@@ -127,7 +127,8 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     int rc = -1;
 
     if (foreign) {
-        err_data(e, path, ERR_NO_BYTE, "holds %s, which is not in its receipt: nothing was removed; move it away",
+        err_data(e, path, ERR_NO_BYTE, "nothing was removed, because the folder holds %s, which its receipt does not "
+                                       "list; move that file to another folder",
                  foreign);
     } else if (rename(json, note) < 0) {
         err_sys(e, json, "cannot rename to %s", note);

@@ -28,7 +28,7 @@ int place_acquire_lock(struct place *p, const char *path, struct err *e)
         if (holder)
             err_clean(holder);
         err_data(e, p->path, ERR_NO_BYTE,
-                 "another ckpt-backup%s%s is running in this place; try again when it has ended",
+                 "another ckpt-backup%s%s is running in this place; start the command again when that one has ended",
                  holder && *holder ? ", " : "", holder ? holder : "");
         free(holder);
     }
@@ -127,7 +127,8 @@ int place_same_bytes(const struct place *p, const struct receipt *rec, const str
 
 void place_refuse_other(const struct place *p, const struct receipt *rec, struct err *e)
 {
-    err_usage(e, "%s: holds another %s (copied of %s), which stays; move it away, or give another place", p->path,
+    err_usage(e, "%s: holds a different backup named %s (copied from %s), which is kept; move it to another folder, or "
+                 "give another place", p->path,
               rec->name, rec->source);
 }
 

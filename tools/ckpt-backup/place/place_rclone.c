@@ -33,7 +33,7 @@ static int far_receipts(struct place *p, struct place_receipts *out, struct repo
 
 /* ---- check ---- */
 
-static const char no_sum[] = "does not come back";
+static const char no_sum[] = "the bytes on the remote do not have the expected";
 
 static int far_check(struct place *p, struct receipt *rec, struct report *r, struct err *e)
 {
@@ -44,7 +44,7 @@ static int far_check(struct place *p, struct receipt *rec, struct report *r, str
         char *inside = far_part_path(rec, i), *shown = far_path(p, inside);
 
         if (bad[i])
-            report_add(r, SEV_ERROR, "crc", shown, ERR_NO_BYTE, NULL, "%s as crc %08x", no_sum, far_part_crc(rec, i));
+            report_add(r, SEV_ERROR, "crc", shown, ERR_NO_BYTE, NULL, "%s CRC-32 %08x", no_sum, far_part_crc(rec, i));
         free(inside);
         free(shown);
     }
@@ -72,7 +72,7 @@ static int send_until_right(const struct far_cargo *g, struct err *e)
     if (rc > 0) {
         char *inside = far_part_path(rec, first);
 
-        err_data(e, g->p->path, ERR_NO_BYTE, "%s was sent twice and %s as crc %08x", inside, no_sum,
+        err_data(e, g->p->path, ERR_NO_BYTE, "%s was uploaded twice, and %s CRC-32 %08x", inside, no_sum,
                  far_part_crc(rec, first));
         free(inside);
     }
@@ -101,7 +101,8 @@ static int refuse_remote_foreign(const struct place *p, const struct far_list *l
             known = strcmp(rec->file[k].name, name + strlen(inside)) == 0;
         if (known)
             continue;
-        err_usage(e, "%s: holds %s, which is not part of a backup of this tool; move it away", p->path, name);
+        err_usage(e, "%s: holds %s, which is not part of a backup of ckpt-backup; move it to another folder",
+                  p->path, name);
         rc = -1;
     }
     free(inside);
@@ -134,8 +135,8 @@ static int check_remote_name(const struct place *p, const char *name, struct err
 {
     if (!strpbrk(name, "\r\n") && utf8_check(name, strlen(name)) == strlen(name))
         return 0;
-    err_usage(e, "%s: a remote cannot hold the name %s: not UTF-8, or a line break in it; rename it, or give a folder "
-              "as the place", p->path, name);
+    err_usage(e, "%s: a remote cannot store the file name %s, because it is not UTF-8 or contains a line break; rename "
+                 "the file, or give a folder as the place", p->path, name);
     return -1;
 }
 

@@ -31,7 +31,7 @@ static int check_rclone_status(const struct rclone_call *c, int status, const st
     if (c->absent_is_fine && (status == NO_FOLDER || status == NO_FILE))
         return 1;
     if (status > 128)
-        err_data(e, remote, ERR_NO_BYTE, "rclone %s was ended by signal %d", c->arg[0], status - 128);
+        err_data(e, remote, ERR_NO_BYTE, "rclone %s was terminated by signal %d", c->arg[0], status - 128);
     else
         err_data(e, remote, ERR_NO_BYTE, "rclone %s failed with status %d: %s", c->arg[0], status,
                  last_words(output, text, sizeof text));
@@ -53,7 +53,7 @@ int rclone_run(const struct rclone_call *c, const char *remote, struct err *e)
     if (rc < 0 && status < 0) {
         err_clear(e);
         errno = sys;
-        err_sys(e, remote, "is a remote, and needs the program rclone (apt-get install rclone), which cannot be run");
+        err_sys(e, remote, "a remote needs the program rclone (apt-get install rclone), which cannot be started");
     } else if (rc == 0) {
         rc = check_rclone_status(c, status, &output, remote, e);
     }

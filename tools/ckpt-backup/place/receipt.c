@@ -300,13 +300,13 @@ struct receipt *receipt_parse(const char *text, uint64_t size, const char *where
     snprintf(crc, sizeof crc, "%08x\n", crc_bytes(0, text, n));
     if (!end || size != n + 10 || memcmp(end + 1, crc, 9) != 0) {
         err_data(e, where, ERR_NO_BYTE,
-                 "is not a receipt of a backup, or is damaged: the crc in its last line does not match");
+                 "is not a receipt of a backup, or is damaged: the CRC-32 in its last line does not match");
         return NULL;
     }
     o = json_loadb(text, n, 0, NULL);
     r = xcalloc(1, sizeof *r);
     if (!parse_receipt_object(o, r)) {
-        err_data(e, where, ERR_NO_BYTE, "is not a receipt of a backup in the format of this version");
+        err_data(e, where, ERR_NO_BYTE, "is not a receipt in the format of this version of ckpt-backup");
         receipt_free(r);
         r = NULL;
     }

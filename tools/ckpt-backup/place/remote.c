@@ -113,7 +113,7 @@ int far_list(const struct place *p, struct far_list *l, struct err *e)
     if (rc == 0)
         l->all = json_loadb(sb.buf ? sb.buf : "", sb.len, 0, NULL);
     if (rc == 0 && !json_is_array(l->all)) {
-        err_data(e, p->path, ERR_NO_BYTE, "rclone lsjson: printed no list of files");
+        err_data(e, p->path, ERR_NO_BYTE, "rclone lsjson did not print a list of files");
         rc = -1;
     }
     l->n = (int)json_array_size(l->all);
@@ -170,9 +170,10 @@ static void check_remote_files(const struct place *p, const struct far_list *l, 
 
         well = k >= 0 && (uint64_t)l->size[k] == size;
         if (k < 0)
-            report_add(r, SEV_ERROR, "file_missing", shown, ERR_NO_BYTE, NULL, "is not there");
+            report_add(r, SEV_ERROR, "file_missing", shown, ERR_NO_BYTE, NULL, "is missing, but the receipt lists it");
         else if (!well)
-            report_add(r, SEV_ERROR, "file_size", shown, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt lists %llu",
+            report_add(r, SEV_ERROR, "file_size", shown, ERR_NO_BYTE, NULL,
+                       "has %lld bytes, but its receipt lists %llu",
                        (long long)l->size[k], (unsigned long long)size);
         free(inside);
         free(shown);

@@ -51,9 +51,10 @@ static int open_staging(struct far_cargo *g, struct err *e)
 
     g->staged = (struct place){ .ops = &place_local_ops, .path = path, .o = g->p->o, .lock_fd = -1 };
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        err_sys(e, path, "cannot create the folder where a .pack is made; TMPDIR names another");
+        err_sys(e, path, "cannot create the temporary folder for the .pack; set TMPDIR to another folder");
     else if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != getuid())
-        err_data(e, path, ERR_NO_BYTE, "was not created by this tool; set TMPDIR to another place for the .pack");
+        err_data(e, path, ERR_NO_BYTE, "belongs to another user or is not a folder, so no .pack is made in it; set "
+                                       "TMPDIR to another folder");
     else
         return g->staged.ops->lock(&g->staged, e);
     return -1;

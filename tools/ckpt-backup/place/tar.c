@@ -71,8 +71,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     int rc = -1;
 
     if (has_control(name)) {
-        err_data(e, name, ERR_NO_BYTE, "cannot be stored in a tar: its name has a control character; use ckpt-backup "
-                                       "copy, with or without --pack");
+        err_data(e, name, ERR_NO_BYTE, "cannot be stored in a tar archive, because its name has a control character; "
+                                       "use ckpt-backup copy, with or without --pack");
         goto out;
     }
 
@@ -88,7 +88,7 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
         rc = 0;
     else {
         errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
-        err_sys(e, name, "cannot be stored in a tar");
+        err_sys(e, name, "cannot be stored in a tar archive");
     }
 out:
     /*
@@ -160,7 +160,7 @@ static int send_tar_bytes(const char *path, int to, const void *p, size_t n, str
 {
     if (write_all(to, p, n) == 0)
         return 0;
-    err_sys(e, path, "cannot be sent on");
+    err_sys(e, path, "cannot write to rclone");
     return -1;
 }
 
@@ -181,7 +181,7 @@ static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int
         if (n < 0)
             err_sys(e, path, "cannot read");
         else if (n == 0)
-            err_data(e, path, size_bytes - left, "cut short while it was sent");
+            err_data(e, path, size_bytes - left, "became shorter while it was uploaded");
         rc = n <= 0 ? -1 : send_tar_bytes(path, to, buf, (size_t)n, e);
         left -= n > 0 ? (uint64_t)n : 0;
     }

@@ -37,7 +37,7 @@ static struct rules_keep *current_keep(struct rules_reading *rd)
 
 static int bad_number(struct rules_reading *rd, const char *rule, const char *value)
 {
-    err_usage(rd->e, "%s: line %d: %s: '%s' is not a number from 1 on", rd->path, rd->line, rule, value);
+    err_usage(rd->e, "%s: line %d: %s: '%s' is not a whole number of 1 or more", rd->path, rd->line, rule, value);
     return -1;
 }
 
@@ -112,7 +112,8 @@ static int parse_weights_rule(struct rules_reading *rd, char *value)
 static int set_full_form(struct rules_reading *rd, enum backup_form form)
 {
     if (current(rd)->full_form != FORM_WHOLE && current(rd)->full_form != form) {
-        err_usage(rd->e, "%s: line %d: %s: tar or pack, not both", rd->path, rd->line, current(rd)->path);
+        err_usage(rd->e, "%s: line %d: the place %s has both rules tar and pack; keep one of them",
+                  rd->path, rd->line, current(rd)->path);
         return -1;
     }
     current(rd)->full_form = form;
@@ -149,7 +150,8 @@ static int parse_place_rule(struct rules_reading *rd, char *value)
     r->place[r->n_places++] = (struct rules_place){ .path = path };
     for (int i = 0; i < r->n_places - 1; i++)
         if (strcmp(r->place[i].path, path) == 0) {
-            err_usage(rd->e, "%s: line %d: place %s is there twice", rd->path, rd->line, value);
+            err_usage(rd->e, "%s: line %d: the place %s was already named on an earlier line",
+                      rd->path, rd->line, value);
             return -1;
         }
     return 0;
@@ -188,11 +190,13 @@ static int parse_backup_rule(struct rules_reading *rd, const char *word, char *v
         if (strcmp(rule->word, word) != 0)
             continue;
         if (rule->of_a_place && !current(rd))
-            err_usage(rd->e, "%s: line %d: %s is about a place, and none is named yet", rd->path, rd->line, word);
+            err_usage(rd->e, "%s: line %d: the rule '%s' applies to a place; write it below a line 'place PATH'",
+                      rd->path, rd->line, word);
         else if (rule->has_value && !*value)
-            err_usage(rd->e, "%s: line %d: %s what?", rd->path, rd->line, word);
+            err_usage(rd->e, "%s: line %d: the rule '%s' needs a value", rd->path, rd->line, word);
         else if (!rule->has_value && *value)
-            err_usage(rd->e, "%s: line %d: %s stands alone, without '%s'", rd->path, rd->line, word, value);
+            err_usage(rd->e, "%s: line %d: the rule '%s' accepts no value, but has '%s'",
+                      rd->path, rd->line, word, value);
         else
             return rule->take(rd, value);
         return -1;
