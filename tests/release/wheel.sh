@@ -21,12 +21,10 @@ check "licences" test -s "$top/share/doc/shardkit/licenses/glibc"
 
 # ---- the wheel ----
 if python3 -m venv "$W/venv" >/dev/null 2>&1; then
-    begin=$(date +%s)
     check "pip install" "$W/venv/bin/pip" install -q --no-index --no-deps dist/shardkit-"$version"-py3-none-*"_$arch.whl"
     check "a command" env -i PATH="$W/venv/bin:/bin:/usr/bin" shardkit verify "$set_"
     check "a tool's name" env -i PATH="$W/venv/bin:/bin:/usr/bin" ckpt-inspect "$set_"
     check "to safetensors" env -i PATH="$W/venv/bin:/bin:/usr/bin" shardkit convert "$set_" --to hf "$W/model"
-    echo "from a bare Python environment to safetensors: $(($(date +%s) - begin)) s"
     bin/export-hf -q "$set_" "$W/normal"
     check "the same bytes as the normal build" cmp "$W/model/model.safetensors" "$W/normal/model.safetensors"
     cat >"$W/read.py" <<'EOF'
