@@ -179,19 +179,85 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
 
 /*
  * Read Adam's step counter. Megatron's plain optimizers store one counter for all parameters, and its distributed
- * optimizer stores one in each group. The first group's counter is read.
+ * optimizer stores one in each group. The first group's counter is read. Returns the value that was read, or NULL.
  */
-static void torchdist_find_step(struct source *s, bool holes, struct report *r)
+static const struct source_value *torchdist_find_step(struct source *s, bool holes, struct report *r)
 {
     struct source_hit hit;
 
     if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map) {
         s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
         s->run.step_in_state = s->run.step_is_tensor = s->run.opt_step >= 0;
-    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
+        return hit.value;
+    }
+    if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
         /* The step is a float if the inner optimizer is torch's AdamW. */
         s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
+        return hit.value;
     }
+    return NULL;
+}
+
+/* Returns true if the value has the name of a step counter of the optimizer, or of one of several optimizers. */
+static bool is_step_name(const char *name)
+{
+    return str_starts(name, "optimizer.") &&
+           (str_ends(name, "state.common_step") || (strstr(name, ".param_groups.") && str_ends(name, ".step")));
+}
+
+/*
+ * Compare the step counters of all groups with each other. In a save of Megatron-core they are equal. `first` is the
+ * counter that has been read as that of the run; it may be NULL.
+ */
+static void compare_group_steps(const struct source *s, const struct source_value *first, bool holes, struct report *r)
+{
+    int64_t step = first ? s->run.opt_step : -1;
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+        const int64_t one = v != first && is_step_name(v->name) ? dcp_read_step(s, v, holes, r) : -1;
+
+        if (one < 0 || (first && step < 0))
+            continue;
+        if (!first) {
+            first = v;
+            step = one;
+        } else if (one != step) {
+            report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "mixed_saves", s->path, ERR_NO_BYTE, v->name,
+                       "is %lld, %s is %lld: in one save all groups have the same step", (long long)one, first->name,
+                       (long long)step);
+            return;
+        }
+    }
+}
+
+/* Returns true if the run was in fp16, where the loss scale causes steps to be skipped. */
+static bool skips_steps(const struct source *s)
+{
+    int64_t fp16 = 0;
+    bool half = pk_as_int(pk_get(s->run.args, "fp16"), &fp16) && fp16;
+
+    for (int i = 0; i < s->n_params && !half; i++) {
+        const struct param *p = &s->param[i];
+
+        half = (p->copy && p->copy->dtype == DTYPE_F16) ||
+               (p->state[STATE_BF16] && p->state[STATE_BF16]->dtype == DTYPE_F16);
+    }
+    return half;
+}
+
+/*
+ * Compare the optimizer's step with the iteration. They are equal, except that a run in fp16 may have skipped steps,
+ * and that some releases of DeepSpeed, whose checkpoints are converted to this layout, count one step more.
+ */
+static void compare_step_with_iteration(const struct source *s, struct report *r)
+{
+    const int64_t step = s->run.opt_step, iteration = s->run.iteration;
+
+    if (step >= 0 && iteration >= 0 && (step > iteration + 1 || (step < iteration && !skips_steps(s))))
+        report_add(r, SEV_WARNING, "mixed_saves", s->path, ERR_NO_BYTE, NULL,
+                   TORCHDIST_COMMON " records iteration %lld, the optimizer's step is %lld: they are from different "
+                   "saves, or the optimizer started at another step", (long long)iteration, (long long)step);
 }
 
 /*
@@ -223,7 +289,8 @@ static void read_run(struct source *s, const struct pt *pt, bool holes, struct r
     s->topo = (struct topology){0};
     s->run.optimizer = pk_get(pt_root(pt), "optimizer");
     read_torchdist_settings(s);
-    torchdist_find_step(s, holes, r);
+    compare_group_steps(s, torchdist_find_step(s, holes, r), holes, r);
+    compare_step_with_iteration(s, r);
 }
 
 static int read_common(struct source *s, const struct source_listing *l, bool holes, struct report *r, struct err *e)
