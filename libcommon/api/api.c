@@ -11,8 +11,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/processors.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/reader.h"
 
 /* Bytes of a tensor that sk_read() reads in one step. To merge copies, each copy needs a buffer of this size, too. */
@@ -176,8 +177,8 @@ static struct sk_checkpoint *open_view(const char *path, const struct sk_open_op
     list_tensors(c);
     c->info = (struct sk_info){ .path = c->view->path, .layout = "file", .iteration = -1 };
     if (c->view->source)
-        c->info = (struct sk_info){ .path = c->view->source->path, .layout = source_layout_name(c->view->source),
-                                    .iteration = c->view->source->run.iteration };
+        c->info = (struct sk_info){ .path = source_path(c->view->source), .layout = source_layout_name(c->view->source),
+                                    .iteration = source_run(c->view->source)->iteration };
     return c;
 }
 

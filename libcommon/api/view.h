@@ -8,7 +8,7 @@
 #define SHARDKIT_API_VIEW_H
 
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/pt.h"
 
 struct view_tensor {

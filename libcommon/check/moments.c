@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/plan/tmap.h"
 

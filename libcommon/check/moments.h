@@ -11,7 +11,10 @@
 #include <pthread.h>
 
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
+
+struct param;
+struct source;
+struct tmap;
 
 /*
  * Returns the bound of exp_avg^2 / exp_avg_sq of each parameter, computed from the betas of its group; 0: unknown. If

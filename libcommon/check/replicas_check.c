@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/stats.h"
 
@@ -63,11 +64,11 @@ static void list_param(const struct replicas_opts *o, const struct param *p, boo
 
 static void list_replica_params(const struct source *s, const struct replicas_opts *o, struct replicas *r)
 {
-    r->param = xcalloc(2 * (size_t)s->n_params + 1, sizeof *r->param);
-    r->kind = xcalloc((size_t)s->n_params + 1, sizeof *r->kind);
-    for (int i = 0; i < s->n_params; i++) {
-        list_param(o, &s->param[i], false, r);
-        list_param(o, &s->param[i], true, r);
+    r->param = xcalloc(2 * (size_t)source_n_params(s) + 1, sizeof *r->param);
+    r->kind = xcalloc((size_t)source_n_params(s) + 1, sizeof *r->kind);
+    for (int i = 0; i < source_n_params(s); i++) {
+        list_param(o, source_param_at(s, i), false, r);
+        list_param(o, source_param_at(s, i), true, r);
     }
 }
 
@@ -147,7 +148,7 @@ static int compare_param(const struct source *s, const struct replicas_opts *o, 
         return -1;
     }
     for (int st = 0; st < STATE_N; st++)
-        if (rp->state[st].compared && compare_state(replica_map(rp, st), s->files, &rp->state[st], e) < 0)
+        if (rp->state[st].compared && compare_state(replica_map(rp, st), source_files(s), &rp->state[st], e) < 0)
             return -1;
     return 0;
 }

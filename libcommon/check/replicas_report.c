@@ -7,7 +7,8 @@
 #include <math.h>
 
 #include "libcommon/base/progress.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/stats.h"
 
 /* ---- for people ---- */

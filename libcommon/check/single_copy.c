@@ -11,9 +11,10 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
 #include "libcommon/check/mismatch.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/tmap.h"
 
 /*
@@ -26,7 +27,7 @@ struct file_values {
 
 static int file_of_extent(const struct source *s, const struct extent *x)
 {
-    return files_record(s->files, x->record)->file;
+    return files_record(source_files(s), x->record)->file;
 }
 
 static void mark_map(const struct source *s, const struct tmap *m, bool *mark)
@@ -84,7 +85,7 @@ static void mark_param(const struct source *s, const struct param *p, const stru
 
 void single_copy_report(const struct source *s, struct report *r)
 {
-    const size_t n_files = (size_t)files_count(s->files) + 1;
+    const size_t n_files = (size_t)files_count(source_files(s)) + 1;
     /*
      * An index.h5 whose datasets are in the shards lists the files of the checkpoint, as a manifest does. Any other
      * index.h5 lies next to its mp_rank files and does not list them.
@@ -93,16 +94,16 @@ void single_copy_report(const struct source *s, struct report *r)
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };
     int n = 0, n_single = 0;
 
-    for (int i = 0; i < s->n_params; i++)
-        if (!s->param[i].shared_with)
-            mark_param(s, &s->param[i], &f);
+    for (int i = 0; i < source_n_params(s); i++)
+        if (!source_param_at(s, i)->shared_with)
+            mark_param(s, source_param_at(s, i), &f);
     for (size_t i = 0; i < n_files; i++) {
         n += f.holds[i];
         n_single += f.holds[i] && !f.compared[i];
     }
     if (listed || !n_single || (n < 2 && source_has_checksums(s)))
         goto out;
-    report_add(r, SEV_NOTE, NO_MANIFEST, s->path, ERR_NO_BYTE, NULL,
+    report_add(r, SEV_NOTE, NO_MANIFEST, source_path(s), ERR_NO_BYTE, NULL,
                "there is no " MANIFEST_NAME ", so a file from another save with the same shapes and step cannot be "
                "detected (%d of %d files with tensors); %s writes one",
                n_single, n, source_manifest_command(s));

@@ -32,6 +32,41 @@ void source_close(struct source *s)
     free(s);
 }
 
+const char *source_path(const struct source *s)
+{
+    return s->path;
+}
+
+struct files *source_files(const struct source *s)
+{
+    return s->files;
+}
+
+const struct run_state *source_run(const struct source *s)
+{
+    return &s->run;
+}
+
+struct topology source_topology(const struct source *s)
+{
+    return s->topo;
+}
+
+int source_n_params(const struct source *s)
+{
+    return s->n_params;
+}
+
+struct param *source_param_at(const struct source *s, int i)
+{
+    return &s->param[i];
+}
+
+int source_param_index(const struct source *s, const struct param *p)
+{
+    return (int)(p - s->param);
+}
+
 void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
                        const char *name, const char *why)
 {

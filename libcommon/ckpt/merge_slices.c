@@ -4,7 +4,8 @@
 #include "libcommon/ckpt/merge_slices.h"
 
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/tmap_slice.h"
 

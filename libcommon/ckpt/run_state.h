@@ -1,12 +1,45 @@
 /*
- * run_state.h - read the run state and the model's configuration from an mp_rank file
+ * run_state.h - the state of a run, and how it is read from an mp_rank file together with the model's configuration
  */
 #ifndef SHARDKIT_CKPT_RUN_STATE_H
 #define SHARDKIT_CKPT_RUN_STATE_H
 
-#include "libcommon/format/pt.h"
+#include <stdbool.h>
+#include <stdint.h>
 
+struct pk;
+struct pt;
+struct report;
 struct source;
+
+/* The state of the run. Values that tools use have members here; others are only in the trees of the open files. */
+struct run_state {
+    int64_t iteration;                  /* -1 if unknown */
+    int64_t consumed_samples, consumed_tokens;      /* -1 if unknown */
+    double checkpoint_version;          /* 3.0 in all known files */
+    char ds_version[64];
+    char torch_dialect[32];             /* program that wrote the zip container: "torch < 2", "torch 2" or "shardkit" */
+    int64_t opt_step;                   /* Adam's step counter; -1 if unknown */
+    /*
+     * true if the counter is stored in the state of each group (as by torch's Adam), so that a conversion must write
+     * step.pt
+     */
+    bool step_in_state;
+    bool step_is_tensor;                /* if step_in_state: it is a 0-dimensional fp32 tensor; otherwise an int */
+    int n_groups;
+    const struct pk *args;  /* the training arguments: a Namespace in the mp_rank_00 file; owned by the source */
+    /*
+     * The optimizer's dict, which DeepSpeed's writers copy: the optimizer_state_dict of shard (pp 0, dp 0, tp 0), or
+     * the tree of optimizer_state.pt. For Megatron-core's layout it is the dict `optimizer` of common.pt. NULL for
+     * other layouts; their groups are in source.groups.
+     */
+    const struct pk *optimizer;
+    const struct pk *param_groups;      /* list of the groups' dicts in `optimizer`, or NULL */
+    struct pt *optimizer_pt;            /* the file that contains `optimizer` and `param_groups` */
+    const struct pt *values_pt;  /* file whose root contains the run state and other values of the program, or NULL */
+    /* names of optimizer states other than Adam's, which are values of the source; NULL if there are none */
+    const char *more_states;
+};
 
 /*
  * Fill in s->run, s->config and s->topo from `mp`, an mp_rank_*_model_states.pt that the source keeps open: iteration,

@@ -4,7 +4,8 @@
 #include "libcommon/ckpt/verdict.h"
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
 
 static unsigned long long elems_of(const struct verdict_of *of)
@@ -26,7 +27,7 @@ static const char *unit(const struct verdict_of *of)
  */
 static bool is_mask(const struct verdict_of *of)
 {
-    struct stats_job job = { .a = of->map, .a_files = of->s->files, .len = of->map->len };
+    struct stats_job job = { .a = of->map, .a_files = source_files(of->s), .len = of->map->len };
     struct stats_opts so = { .threads = 1, .replicas = REPLICAS_FIRST, .report = report_new() };
     struct err e = {0};
     const bool mask = !str_ends(of->param, ".weight") && stats_run(&job, 1, &so, &e) == 0 && job.stats.n_nan == 0 &&

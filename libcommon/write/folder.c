@@ -6,8 +6,9 @@
  * items, the layout describes the files again so that their headers can be written, and the layout writes its small
  * files.
  */
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/write/folder.h"
-#include "libcommon/ckpt/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -250,8 +251,8 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
     pi->share.acc = it->share.acc;      /* so that the journal saves it */
     if (pi->n_overflow == 0 || !w->f.overflow)
         return 0;
-    err_data(e, k->src->path, ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16%s",
-             k->src->param[it->pub.param].name, (unsigned long long)pi->n_overflow, w->f.overflow);
+    err_data(e, source_path(k->src), ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16%s",
+             source_param_at(k->src, it->pub.param)->name, (unsigned long long)pi->n_overflow, w->f.overflow);
     return -1;
 }
 

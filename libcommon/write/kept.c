@@ -12,8 +12,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/write/folder_file.h"
 
 /* ---- capabilities of the result's file system ---- */
@@ -81,7 +81,7 @@ uint64_t kept_copy_bytes(const struct sink *k, const struct source *s)
 
     for (int i = 0; i < k->n_kept; i++)
         if (k->kept[i]->way == KEPT_COPY)
-            bytes += files_size(s->files, k->kept[i]->file);
+            bytes += files_size(source_files(s), k->kept[i]->file);
     return bytes;
 }
 

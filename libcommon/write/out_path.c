@@ -8,7 +8,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
@@ -57,15 +57,15 @@ bool convert_path_lies_in(const char *inner, const char *outer)
 
 int convert_check_paths(const struct source *s, const char *out, struct err *e)
 {
-    char *in = convert_resolve_path(s->path), *to = convert_resolve_path(out);
+    char *in = convert_resolve_path(source_path(s)), *to = convert_resolve_path(out);
     int rc = -1;
 
     if (strcmp(in, to) == 0)
         err_usage(e, "%s: is the input itself", out);
     else if (convert_path_lies_in(to, in))
-        err_usage(e, "%s: lies inside the input %s", out, s->path);
+        err_usage(e, "%s: lies inside the input %s", out, source_path(s));
     else if (convert_path_lies_in(in, to))
-        err_usage(e, "%s: contains the input %s", out, s->path);
+        err_usage(e, "%s: contains the input %s", out, source_path(s));
     else
         rc = 0;
     free(in);

@@ -1,7 +1,7 @@
 /* sink.c - functions that are the same for all sinks */
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/write/folder_file.h"
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"

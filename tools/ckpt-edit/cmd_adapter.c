@@ -1,7 +1,7 @@
 /* cmd_adapter.c - the command merge-adapter: add the updates of LoRA adapters to the weights of the base checkpoint */
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/compute/edit_adapter.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"
@@ -13,7 +13,7 @@
 static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 {
     if (source_has_moments(s))
-        cli_info(&j->cli, "the moments are those of %s; ckpt-edit zero resets them", s->path);
+        cli_info(&j->cli, "the moments are those of %s; ckpt-edit zero resets them", source_path(s));
 }
 
 int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"

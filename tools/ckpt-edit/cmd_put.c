@@ -10,7 +10,8 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -41,7 +42,7 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
     for (uint64_t at = 0; at < rec->len; at += sizeof buf) {
         size_t n = (size_t)min_u64(sizeof buf, rec->len - at);
 
-        if (files_read(s->files, rec->file, rec->at + at, buf, n, e) < 0)
+        if (files_read(source_files(s), rec->file, rec->at + at, buf, n, e) < 0)
             return -1;
         if (out >= 0)
             round_f32_elements(buf, half, (int)(n / sizeof *buf), to);
@@ -60,7 +61,7 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
  */
 static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, uint32_t *crc, struct err *e)
 {
-    const struct record *rec = files_record(s->files, a.record);
+    const struct record *rec = files_record(source_files(s), a.record);
     int fd = ckptedit_spool(j, rec->len / 2, e), file;
 
     if (fd < 0)
@@ -69,8 +70,9 @@ static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dt
         close(fd);
         return -1;
     }
-    file = files_add_fd(s->files, fd, rec->len / 2, "rounded values");
-    return files_add_record(s->files, &(struct record){ .file = file, .len = rec->len / 2, .name = "rounded values" });
+    file = files_add_fd(source_files(s), fd, rec->len / 2, "rounded values");
+    return files_add_record(source_files(s), &(struct record){ .file = file, .len = rec->len / 2,
+                                                             .name = "rounded values" });
 }
 
 /* ---- put ---- */
@@ -87,7 +89,7 @@ static int refuse_npy_shape(const struct param *p, const char *path, const struc
 static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, struct source_hit to, struct array a,
                          struct err *e)
 {
-    const struct record *rec = files_record(s->files, a.record);
+    const struct record *rec = files_record(source_files(s), a.record);
     enum state st = (enum state)to.state;
     enum dtype want = to.param->state[st]->dtype, have = a.dtype;
     struct edit_from from = { .x = { a.record, 0, rec->len } };
@@ -112,7 +114,7 @@ static int find_put_param(struct source *s, const char *word, struct source_hit 
 {
     if (source_find(s, word, hit) && hit->param)
         return 0;
-    err_usage(e, "put %s: %s has no parameter of that name; ckpt-inspect ls lists them", word, s->path);
+    err_usage(e, "put %s: %s has no parameter of that name; ckpt-inspect ls lists them", word, source_path(s));
     return -1;
 }
 
@@ -128,10 +130,11 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
     p = hit.param;
     if (!shape_equal(a.ndim, a.shape, p->ndim, p->shape))
         return refuse_npy_shape(p, j->arg[1], &a, e);
-    file = files_add_path(s->files, j->arg[1], e);
+    file = files_add_path(source_files(s), j->arg[1], e);
     if (file < 0)
         return -1;
-    record = files_add_record(s->files, &(struct record){ .file = file, .at = a.at, .len = a.bytes, .name = "array" });
+    record = files_add_record(source_files(s), &(struct record){ .file = file, .at = a.at, .len = a.bytes,
+                                                               .name = "array" });
     for (int st = 0; st < STATE_N; st++) {
         bool meant = hit.state >= 0 ? st == hit.state : st == STATE_BF16 || st == STATE_FP32;
 
@@ -144,6 +147,6 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
     }
     if (n)
         return 0;
-    err_usage(e, "put %s: %s does not hold that state of it", j->arg[0], s->path);
+    err_usage(e, "put %s: %s does not hold that state of it", j->arg[0], source_path(s));
     return -1;
 }

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/layouts.h"
@@ -44,7 +45,7 @@ enum { N_COUNTERS = sizeof counters / sizeof *counters };
 static int64_t new_counter_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
 {
     const int64_t want = c->what == STEPS ? j->step : c->what == SAMPLES ? j->samples : j->tokens;
-    const int64_t run = c->what == SAMPLES ? s->run.consumed_samples : s->run.consumed_tokens;
+    const int64_t run = c->what == SAMPLES ? source_run(s)->consumed_samples : source_run(s)->consumed_tokens;
 
     if (want < 0 || !c->moves)
         return want;
@@ -96,13 +97,13 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         if (retag_place(j, s, x, i, found, e) < 0)
             return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
-        err_usage(e, "retag: nothing in %s counts %s", s->path,
+        err_usage(e, "retag: nothing in %s counts %s", source_path(s),
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");
         return -1;
     }
     check_tag_name(j, s);
-    if (s->run.opt_step >= 0)
-        cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
+    if (source_run(s)->opt_step >= 0)
+        cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", source_run(s)->opt_step,
                  layout_result_sets_step(s) ? "; reshape --step changes it" : "");
     return 0;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/compute/edit_dequantise.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -152,7 +152,7 @@ int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e)
                 to->tensor[kept++] = to->tensor[i];
         if (kept == to->n || kept == 0) {
             err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists its parameters"
-                              : "drop %s: nothing would be left of %s", j->arg[k], edit_source(x)->path);
+                              : "drop %s: nothing would be left of %s", j->arg[k], source_path(edit_source(x)));
             edit_states_free(to);
             return -1;
         }
@@ -173,6 +173,6 @@ int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err
     if (cut.bytes)
         cli_info(&j->cli, "%s of %ss are used by no %s", bytes_text(cut.bytes, text), cut.unit, cut.user);
     else
-        cli_info(&j->cli, "%s: no %s is larger than what is used of it", s->path, cut.unit);
+        cli_info(&j->cli, "%s: no %s is larger than what is used of it", source_path(s), cut.unit);
     return 0;
 }

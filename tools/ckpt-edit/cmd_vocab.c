@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -37,7 +37,7 @@ static int open_spool(const struct ckptedit *j, struct source *s, struct edit_ro
     q->fd = ckptedit_spool(j, bytes, e);
     if (q->fd < 0)
         return -1;
-    q->file = files_add_fd(s->files, q->fd, bytes, "new rows");
+    q->file = files_add_fd(source_files(s), q->fd, bytes, "new rows");
     return 0;
 }
 

@@ -7,7 +7,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/ckpt-inspect/view_match.h"
 
 struct args_pair {
@@ -91,7 +92,7 @@ static void print_args_json(const struct inspect *in, const char *path, const st
 
 static const struct pk *args_of(const struct view *v)
 {
-    return v->source ? v->source->run.args : v->pt ? pk_get(pt_root(v->pt), "args") : NULL;
+    return v->source ? source_run(v->source)->args : v->pt ? pk_get(pt_root(v->pt), "args") : NULL;
 }
 
 static int print_saved_args(struct inspect *in)

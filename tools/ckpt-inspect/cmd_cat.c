@@ -16,7 +16,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/layout/output_file.h"
 #include "libcommon/plan/reader.h"
@@ -40,7 +41,7 @@ struct cat_out {
 static int cat_out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
     const struct output_file check = { .path = in->output, .replace = in->cli.force, .devices = true, .read = v->files,
-                                       .in = v->path, .opened = v->source ? v->source->path : NULL };
+                                       .in = v->path, .opened = v->source ? source_path(v->source) : NULL };
     struct stat st;
     int fd;
 
@@ -160,8 +161,8 @@ static void print_slice_head(const struct printer *p, const struct view *v, cons
         fwrite(sb.buf, 1, sb.len, p->f);
         strbuf_free(&sb);
     } else if (p->json) {
-        json_t *o = json_pack("{s:o, s:o, s:o, s:s, s:o}", "path", out_text(v->source ? v->source->path : v->path),
-            "name", out_text(t->name),
+        json_t *o = json_pack("{s:o, s:o, s:o, s:s, s:o}",
+            "path", out_text(v->source ? source_path(v->source) : v->path), "name", out_text(t->name),
             "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
             "dtype", dtype_name(t->dtype), "shape", out_shape(s->out_shape, s->out_ndim));
         char *text = json_dumps(o, JSON_COMPACT);
@@ -290,7 +291,7 @@ static int cat_plain(const struct inspect *in, const struct view *v, const struc
     if (cat_out_open(&o, in, v, e) < 0)
         return cat_out_close(&o, -1, e);
     if (in->cli.json) {
-        json_t *line = json_pack("{s:o, s:o, s:o}", "path", out_text(v->source->path), "name", out_text(x->name),
+        json_t *line = json_pack("{s:o, s:o, s:o}", "path", out_text(source_path(v->source)), "name", out_text(x->name),
                                  "value", out_pickled(x->tree));
 
         char *text = text_dump(line, JSON_COMPACT);

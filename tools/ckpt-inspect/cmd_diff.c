@@ -7,8 +7,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/ckpt-inspect/diff.h"
 
 /* ---- the verdict ---- */

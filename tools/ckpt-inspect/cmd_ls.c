@@ -7,8 +7,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/view_match.h"
 
@@ -33,9 +34,9 @@ static json_t *pieces_json(const struct view *v, const struct tmap *m)
 /* Return the name of a file inside the checkpoint, or its full path if it is not in the checkpoint's folder. */
 static const char *short_name(const struct view *v, const char *name)
 {
-    size_t n = v->source ? strlen(v->source->path) : 0;
+    size_t n = v->source ? strlen(source_path(v->source)) : 0;
 
-    return n && strncmp(name, v->source->path, n) == 0 && name[n] == '/' ? name + n + 1 : name;
+    return n && strncmp(name, source_path(v->source), n) == 0 && name[n] == '/' ? name + n + 1 : name;
 }
 
 static void print_pieces(const struct view *v, const struct tmap *m, const char *state)
@@ -103,7 +104,7 @@ static const char *param_merge_rule_name(const struct view *v, const struct para
 {
     const struct source *s = v->source;
 
-    return s && s->topo.tp <= 1 && source_has_own_names(s) ? NULL : merge_rule_name(p->merge);
+    return s && source_topology(s).tp <= 1 && source_has_own_names(s) ? NULL : merge_rule_name(p->merge);
 }
 
 static struct widths find_widths(const struct view *v)
@@ -274,7 +275,7 @@ static void print_param_list(const struct inspect *in, const struct view *v)
     for (int i = 0; i < v->n_unread && !in->cli.json; i++)
         printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", v->unread[i].name);
     if (in->cli.json) {
-        json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path),
+        json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(source_path(v->source)),
                               "layout", source_layout_name(v->source), "parameters", a);
 
         if (v->n_unread)

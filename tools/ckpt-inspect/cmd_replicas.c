@@ -5,7 +5,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
@@ -20,7 +21,7 @@ static void print_replicas_text(const struct inspect *in, const struct source *s
 
     if (in->cli.quiet)
         return;
-    replicas_text(r, s->path, in->glob, in->cli.verbose, &sb);
+    replicas_text(r, source_path(s), in->glob, in->cli.verbose, &sb);
     fputs(sb.buf, stdout);
     if (damaged)
         puts("not all of it could be compared: see the errors");
@@ -30,7 +31,7 @@ static void print_replicas_text(const struct inspect *in, const struct source *s
 static void print_replicas_json(const struct inspect *in, const struct source *s, const struct replicas *r,
                                 bool damaged)
 {
-    json_t *o = json_pack("{s:o}", "path", out_text(s->path)), *found = replicas_json(r, in->cli.verbose);
+    json_t *o = json_pack("{s:o}", "path", out_text(source_path(s))), *found = replicas_json(r, in->cli.verbose);
 
     json_object_update(o, found);
     json_decref(found);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/ckpt-inspect/view_match.h"
 
 /* Print a line for one state of a tensor. Unless same_name is true, a line with the name of the tensor comes first. */
@@ -50,7 +50,7 @@ static void print_tensor_stats(const struct inspect *in, const struct view *v, c
                       i > 0 && v->tensor[i].param && v->tensor[i].param == v->tensor[i - 1].param);
     }
     if (in->cli.json)
-        out_json(json_pack("{s:o, s:o}", "path", out_text(v->source ? v->source->path : v->path), "stats", a));
+        out_json(json_pack("{s:o, s:o}", "path", out_text(v->source ? source_path(v->source) : v->path), "stats", a));
     else
         json_decref(a);
 }

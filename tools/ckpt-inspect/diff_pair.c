@@ -7,8 +7,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/check/mismatch.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/diff.h"
 
@@ -247,9 +248,9 @@ static bool has_both(const struct view_tensor *t)
  */
 static void find_states(const struct view *v, bool held[STATE_N])
 {
-    for (int i = 0; v->source && i < v->source->n_params; i++)
+    for (int i = 0; v->source && i < source_n_params(v->source); i++)
         for (int st = 0; st < STATE_N; st++)
-            held[st] |= v->source->param[i].state[st] != NULL;
+            held[st] |= source_param_at(v->source, i)->state[st] != NULL;
 }
 
 static bool held_by_both(const struct diff *d, const struct view_tensor *t)
@@ -265,9 +266,9 @@ static bool is_optimizer_value(const struct view_tensor *t)
 /* Returns true if the checkpoint has states of an optimizer, as states of parameters or as values of other kinds. */
 static bool has_optimizer_states(const struct view *v)
 {
-    for (int i = 0; v->source && i < v->source->n_params; i++)
+    for (int i = 0; v->source && i < source_n_params(v->source); i++)
         for (int st = STATE_EXP_AVG; st < STATE_N; st++)
-            if (v->source->param[i].state[st])
+            if (source_param_at(v->source, i)->state[st])
                 return true;
     for (int i = 0; i < v->n; i++)
         if (is_optimizer_value(&v->tensor[i]))

@@ -9,6 +9,7 @@
 #include "libcommon/check/certificate.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/output_file.h"
 #include "libcommon/write/rehearsal.h"
@@ -59,7 +60,7 @@ static int check_certificate_path(const struct convert_job *j, const struct sour
 {
     const struct cli *cli = j->cli;
     const struct output_file o = { .path = cli->certificate, .replace = cli->force || cli->resume || cli->dry_run,
-                                   .read = s->files, .in = j->in, .opened = s->path, .out = j->out };
+                                   .read = source_files(s), .in = j->in, .opened = source_path(s), .out = j->out };
 
     return !cli->certificate || !j->out ? 0 : output_file_check(&o, e);
 }
@@ -68,7 +69,7 @@ static int check_certificate_path(const struct convert_job *j, const struct sour
 
 static json_t *begin_facts(const struct convert_step *x)
 {
-    return json_pack("{s:s, s:o, s:o}", "tool", x->j->cli->tool, "input", text_json(x->t->src->path), "output",
+    return json_pack("{s:s, s:o, s:o}", "tool", x->j->cli->tool, "input", text_json(source_path(x->t->src)), "output",
                      text_json(x->j->out));
 }
 
@@ -118,9 +119,8 @@ static void print_plan_text(const struct convert_step *x, const struct write_pla
         ops->plan_text(x->t, p, &sb);
     } else {
         what = ops->text(x->t);
-        strbuf_addf(&sb, "%s -> %s: %s, %d files, %s to write, %s free%s\n", x->t->src->path, p->out, what, r->files,
-                    bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b),
-                    r->lack_text);
+        strbuf_addf(&sb, "%s -> %s: %s, %d files, %s to write, %s free%s\n", source_path(x->t->src), p->out, what,
+                    r->files, bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b), r->lack_text);
         free(what);
     }
     add_plan_notes(x->notes, ops->label_width ? ops->label_width : LABEL_WIDTH, &sb);

@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #include "libcommon/check/repair.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
 #include "libcommon/cli/cli.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "libcommon/base/parse.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/ds2universal/ds2universal.h"
 
 #define FIELD(f) OPTION_FIELD(struct ds2universal_job, f)

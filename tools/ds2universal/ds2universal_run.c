@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/ds_request.h"
 #include "tools/ds2universal/ds2universal.h"
 

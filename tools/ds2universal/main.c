@@ -3,6 +3,7 @@
  *
  * Drop-in replacement for DeepSpeed's and bigscience's ds_to_universal.py: their options are accepted.
  */
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/ds2universal/ds2universal.h"
 
 int main(int argc, char **argv)

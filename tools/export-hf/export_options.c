@@ -6,6 +6,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/export-hf/export.h"
 
 #define FIELD(f) OPTION_FIELD(struct export_job, f)

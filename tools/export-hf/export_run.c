@@ -6,6 +6,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/write/staging.h"
 #include "tools/export-hf/export.h"
@@ -27,7 +28,7 @@ static struct source *open_export_input(void *ctx, struct report **r, struct rep
     struct source *s = source_open(j->convert.in, &so, *r, e);
 
     (void)notes;
-    if (!s || !so.no_optimizer || s->n_params == 0 ||
+    if (!s || !so.no_optimizer || source_n_params(s) == 0 ||
         (source_has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
         return s;
     source_close(s);

@@ -2,6 +2,7 @@
  * export-hf - convert a checkpoint for Hugging Face Transformers, and back
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/export-hf/export.h"
 
 int main(int argc, char **argv)

@@ -2,6 +2,7 @@
  * merge-tp - join the tensor-parallel ranks of a checkpoint after checking that their copies agree
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/merge-tp/merge_tp.h"
 
 int main(int argc, char **argv)

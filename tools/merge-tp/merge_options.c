@@ -4,6 +4,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/merge-tp/merge_tp.h"
 
 #define FIELD(f) OPTION_FIELD(struct merge_job, f)

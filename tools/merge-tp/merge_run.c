@@ -8,6 +8,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/check/replicas_report.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "tools/merge-tp/merge_tp.h"
 
@@ -19,7 +20,7 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
 
     if (j->cli.quiet || j->cli.json)
         return;
-    replicas_text(&j->replicas, s->path, NULL, j->cli.verbose, &sb);
+    replicas_text(&j->replicas, source_path(s), NULL, j->cli.verbose, &sb);
     fputs(sb.buf, stdout);
     strbuf_free(&sb);
 }
@@ -28,7 +29,7 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
 static int print_check(const struct merge_job *j, const struct source *s)
 {
     if (j->cli.json)
-        cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(s->path), "replicas",
+        cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(source_path(s)), "replicas",
                            replicas_json(&j->replicas, j->cli.verbose)));
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }
@@ -74,9 +75,9 @@ static int refuse_drift(const struct merge_job *j, const struct source *s, struc
 {
     int n = replicas_out_of_sync(&j->replicas);
 
-    err_data(e, s->path, ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas average, "
-                                      "first or majority resolves %s, --check lists the "
-                                      "differences", n, n == 1 ? " is" : "s are", n == 1 ? "it" : "them");
+    err_data(e, source_path(s), ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas "
+             "average, first or majority resolves %s, --check lists the differences", n, n == 1 ? " is" : "s are",
+             n == 1 ? "it" : "them");
     return -1;
 }
 
@@ -105,10 +106,10 @@ static int prepare_merge(void *ctx, struct source *s, struct err *e)
         j->convert.status = print_check(j, s);
         return CONVERT_JOB_DONE;
     }
-    *tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1;
-    if (*tp > s->topo.tp) {
-        err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", *tp, s->path,
-                  s->topo.tp);
+    *tp = j->repair ? source_topology(s).tp : j->target_tp ? j->target_tp : 1;
+    if (*tp > source_topology(s).tp) {
+        err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", *tp, source_path(s),
+                  source_topology(s).tp);
         return -1;
     }
     if (is_stuck(j))

@@ -2,6 +2,7 @@
  * reshape - convert a training checkpoint for another number of GPUs
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/reshape/reshape.h"
 
 int main(int argc, char **argv)

@@ -6,6 +6,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/cli/tool_exec.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "tools/reshape/reshape.h"
@@ -40,7 +41,7 @@ void reshape_job_exec_tool(struct reshape_job *j, char **argv)
 static int import_model_folder(void *ctx, struct source *s, struct err *e)
 {
     struct reshape_job *j = ctx;
-    char *config = path_join(s->path, "config.json");
+    char *config = path_join(source_path(s), "config.json");
     int rc = 0;
 
     (void)e;

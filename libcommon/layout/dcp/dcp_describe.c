@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_target.h"
@@ -182,7 +183,7 @@ static int number_dcp_pieces(struct dcp_folder *w, const struct source *s, struc
         *(p->box == 0 ? &w->first[p->rank] : &w->piece[last[p->rank]].next) = i;
         last[p->rank] = i;
         if (!p->part->map)
-            rc = pt_build(PREFIX, p->part->tree, p->part->pt, s->files, &p->bytes, &p->size, e);
+            rc = pt_build(PREFIX, p->part->tree, p->part->pt, source_files(s), &p->bytes, &p->size, e);
     }
     free(boxes);
     free(storages);
@@ -232,7 +233,7 @@ static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, 
     struct folder_place *out = arena_alloc(d->keep, (size_t)p->n_pieces * sizeof *out);
     struct folder_fill f = {
         .map = part->map, .from = p->from, .len = p->len * (uint64_t)p->n_pieces, .name = dcp_piece_entry(w, p)->name,
-        .param = part->param ? (int)(part->param - w->t->src->param) : -1, .state = part->state,
+        .param = part->param ? source_param_index(w->t->src, part->param) : -1, .state = part->state,
         .repeated = part->again, .in = p->from,
         .tensor = w->number[p->entry] < 0 ? -1 : w->number[p->entry] + (p->layer > 0 ? (int)p->layer : 0),
     };
@@ -283,7 +284,7 @@ static struct folder_tensor make_dcp_tensor(const struct dcp_folder *w, const st
 {
     const enum state st = p->by_dtype ? dcp_state_of_dtype(p->map->dtype)
                         : p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
-    struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - w->t->src->param), .state = st,
+    struct sink_tensor t = { .name = p->param->name, .param = source_param_index(w->t->src, p->param), .state = st,
                              .ndim = ndim, .dtype = p->map->dtype, .len = p->map->len };
 
     memcpy(t.shape, shape, (size_t)ndim * sizeof *shape);

@@ -61,9 +61,9 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_open.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/layouts.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_folder.h"
 
@@ -119,7 +120,7 @@ static int write_mp_rank(const struct ds_target *t, const char *dir, int pp, int
     int rc = -1;
 
     if (root)
-        rc = ds_file_write(dir, ds_mp_name(topo_mp(t->topo, pp, tp), name), root, tensors, t->src->files, e);
+        rc = ds_file_write(dir, ds_mp_name(topo_mp(t->topo, pp, tp), name), root, tensors, source_files(t->src), e);
     arena_free(a);
     return rc;
 }
@@ -129,10 +130,10 @@ static uint64_t mp_rank_bytes(void *ctx)
     const struct ds_target *t = ((const struct ds_folder *)ctx)->t;
     const struct source_file *mp = ds_mp_file(t->src, 0, 0);
     uint8_t *bytes = NULL;
-    uint64_t size = mp ? files_size(t->src->files, mp->file) : 0;
+    uint64_t size = mp ? files_size(source_files(t->src), mp->file) : 0;
     struct err e = {0};
 
-    if (t->made && pt_build("mp_rank_00_model_states", t->mp_root, NULL, t->src->files, &bytes, &size, &e) < 0)
+    if (t->made && pt_build("mp_rank_00_model_states", t->mp_root, NULL, source_files(t->src), &bytes, &size, &e) < 0)
         size = 0;
     free(bytes);
     return size ? (uint64_t)(t->topo.pp * t->topo.tp) * align_up(size + 4096, 4096) : 0;

@@ -10,7 +10,8 @@
 #include <string.h>
 
 #include "libcommon/base/parse.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/derived_values.h"
@@ -21,8 +22,8 @@
 
 static bool has_position_table(const struct source *s)
 {
-    for (int i = 0; i < s->n_params; i++)
-        if (param_ends(s->param[i].name, ROLE_POSITION))
+    for (int i = 0; i < source_n_params(s); i++)
+        if (param_ends(source_param_at(s, i)->name, ROLE_POSITION))
             return true;
     return false;
 }
@@ -69,7 +70,7 @@ static int no_such_key(const struct ds_target *t, const struct ds_set *set, cons
             names[n_names++] = pk_as_str(pair[2 * i]);
     near = parse_nearest(str_starts(key, "args.") ? key + strlen("args.") : key, names, n_names);
     err_usage(e, "%s %s: %s has no such argument%s%s%s; ckpt-inspect args lists them", option(set), set->text,
-              t->src->path, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+              source_path(t->src), near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
     free(names);
     return -1;
 }

@@ -20,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_folder.h"
 #include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -72,7 +73,7 @@ static void add_slice_piece(struct slice *s, const struct tmap *map, int64_t fro
 static const struct tmap *zeros(struct ds_folder *w, uint64_t len)
 {
     if (!w->zero_map || w->zero_map->len < len)
-        w->zero_map = tmap_slice_zeros(w->arena, w->t->src->files, &w->zeros, DTYPE_U8,
+        w->zero_map = tmap_slice_zeros(w->arena, source_files(w->t->src), &w->zeros, DTYPE_U8,
                                        max_u64(len, w->zero_map ? 2 * w->zero_map->len : 0));
     return w->zero_map;
 }
@@ -222,7 +223,7 @@ static struct folder_fill slice_fill(const struct filling *x, const struct slice
     struct folder_fill f = {
         .map = pc->map, .from = (uint64_t)pc->from * s->size, .len = (uint64_t)pc->n * s->size, .op = s->op,
         .in = (uint64_t)pc->logical * s->out,
-        .name = s->p->from->name, .to = { x->file, x->storage, at }, .param = (int)(s->p->from - t->src->param),
+        .name = s->p->from->name, .to = { x->file, x->storage, at }, .param = source_param_index(t->src, s->p->from),
         .state = s->state, .tensor = -1,
         .repeated = tied_copy || (s->p->from->merge == MERGE_REPLICATED && s->tp > 0),
     };

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 enum severity ds_mismatch(const struct ds *d)

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_pickles.h"

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/model/family.h"

@@ -10,6 +10,7 @@
 
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/model/zero_partition.h"
 

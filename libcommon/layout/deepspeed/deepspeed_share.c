@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* ---- files ---- */
@@ -191,8 +192,9 @@ static int add_held(struct share_making *m, int held)
             add_flat(m, held, g, p);
             return 0;
         }
-    err_data(m->e, m->t->src->path, ERR_NO_BYTE, "parameter %s: elements %lld to %lld have no place in the files of "
-             "stage %d", m->t->param[h->param].name, (long long)h->from, (long long)(h->from + h->n), m->of->pp);
+    err_data(m->e, source_path(m->t->src), ERR_NO_BYTE, "parameter %s: elements %lld to %lld have no place in the "
+             "files of stage %d", m->t->param[h->param].name, (long long)h->from, (long long)(h->from + h->n),
+             m->of->pp);
     return -1;
 }
 

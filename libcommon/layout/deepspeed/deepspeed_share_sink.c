@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
 #include "libcommon/write/sink.h"

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* ---- mp_rank files ---- */

@@ -8,6 +8,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"

@@ -3,6 +3,7 @@
  */
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
@@ -83,12 +84,13 @@ struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp
                       struct err *e)
 {
     const struct source *s = t->src;
-    const struct source_file *from = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
+    const struct topology topo = source_topology(s);
+    const struct source_file *from = ds_mp_file(s, pp % topo.pp, tp % topo.tp);
 
     *tensors = from ? from->pt : NULL;
     if (from || t->made)
         return make_mp_rank_root(t, a, from ? pt_root(from->pt) : t->mp_root, pp, tp);
-    err_data(e, s->path, ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % s->topo.pp,
-             tp % s->topo.tp);
+    err_data(e, source_path(s), ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % topo.pp,
+             tp % topo.tp);
     return NULL;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
@@ -138,7 +138,7 @@ int edit_count_layers(struct edit *x, struct err *e)
     if (edit_is_pipeline(x->s))
         return edit_pipeline_layers(x, e);
     to = edit_states_new(x, "layers", e);
-    n = to ? count_listed_layers(to, x->s->path, e) : -1;
+    n = to ? count_listed_layers(to, source_path(x->s), e) : -1;
     edit_states_free(to);
     return (int)n;
 }
@@ -151,7 +151,7 @@ int edit_pick_layers(struct edit *x, const int *picked, int n, struct report *no
     if (edit_is_pipeline(x->s))
         return edit_pipeline(x, &(struct edit_model){ .picked = picked, .n_picked = n }, notes, e);
     to = edit_states_new(x, "layers", e);
-    n_layers = to ? count_listed_layers(to, x->s->path, e) : -1;
+    n_layers = to ? count_listed_layers(to, source_path(x->s), e) : -1;
     if (n_layers < 0 || update_layer_count(x, to, picked, n, n_layers, e) < 0) {
         edit_states_free(to);
         return -1;

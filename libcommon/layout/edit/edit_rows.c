@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -57,7 +57,7 @@ static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, do
 
     memset(mean, 0, n * sizeof *mean);
     for (int64_t r = 0; r < rows && rc == 0; r++) {
-        rc = tmap_read(m, x->s->files, (struct tmap_range){ 0, (uint64_t)r * bytes, bytes }, row, e);
+        rc = tmap_read(m, source_files(x->s), (struct tmap_range){ 0, (uint64_t)r * bytes, bytes }, row, e);
         for (uint64_t i = 0; i < n && rc == 0; i++)
             mean[i] += dtype_value(m->dtype, row + i * (uint64_t)size);
     }
@@ -126,10 +126,10 @@ static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_
     struct tmap_slice *slice = arena_alloc(x->arena, sizeof *slice);
 
     if (q->file < 0)
-        return tmap_slice_zeros(x->arena, x->s->files, &q->zeros, dtype, len);
+        return tmap_slice_zeros(x->arena, source_files(x->s), &q->zeros, dtype, len);
     *slice = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = arena_alloc(x->arena, sizeof *slice->extent) };
-    slice->extent->record = files_add_record(x->s->files, &(struct record){ .file = q->file, .at = q->at, .len = len,
-                                                                            .name = "new rows" });
+    slice->extent->record = files_add_record(source_files(x->s), &(struct record){ .file = q->file, .at = q->at,
+                                                                                   .len = len, .name = "new rows" });
     slice->extent->len = len;
     q->at += len;
     *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = len, .n_slices = 1, .slice = slice };
@@ -160,7 +160,7 @@ static void add_to(struct growing *g, int64_t to, enum rows_of of)
     if (of == ROWS_NEW)
         p->map = written_rows(g->x, g->was->dtype, len, g->q);
     else if (of == ROWS_ZERO)
-        p->map = tmap_slice_zeros(g->x->arena, g->x->s->files, &g->q->zeros, g->was->dtype, len);
+        p->map = tmap_slice_zeros(g->x->arena, source_files(g->x->s), &g->q->zeros, g->was->dtype, len);
     g->n++;
     g->end = to;
 }

@@ -6,7 +6,6 @@
  * zero/optimizer_state.pt, the sizes of the partitions and the numbers of the sub-groups are updated.
  */
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/edit_universal.h"
 
 #include <stdlib.h>
@@ -14,6 +13,9 @@
 
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -25,7 +27,7 @@ static const struct edit_new *filling(struct edit *x, const struct source *to, c
                                       const struct zero_fill *fill)
 {
     struct edit_new *of = arena_alloc(x->arena, sizeof *of);
-    const struct param *p = fill->param < 0 ? NULL : &to->param[fill->param];
+    const struct param *p = fill->param < 0 ? NULL : source_param_at(to, fill->param);
 
     *of = (struct edit_new){ .name = p ? p->name : "a value", .param = p ? x->states->tensor[fill->param].param : 0 };
     of->map[fill->state] = fill->len == fill->map->len ? fill->map
@@ -69,8 +71,8 @@ static int make_models(struct edit *x, const struct source *to, const struct zer
         if (rank < 0)
             continue;
         if (rank >= (t->shape.stage < 3 ? 1 : t->shape.world) || (n.kind == DS_ZERO3) != (t->shape.stage == 3)) {
-            err_data(e, files_name(x->s->files, x->file[i].file), ERR_NO_BYTE, "is of no rank of ZeRO-%d on %d ranks: "
-                     "left by another save?", t->shape.stage, t->shape.world);
+            err_data(e, files_name(source_files(x->s), x->file[i].file), ERR_NO_BYTE, "is of no rank of ZeRO-%d on "
+                     "%d ranks: left by another save?", t->shape.stage, t->shape.world);
             return -1;
         }
         if (make_model(x, &x->file[i], to, t, e) < 0)
@@ -108,7 +110,7 @@ static struct pk *make_subgroup_states(struct edit *x, const struct zero_target 
     struct pk *state = pk_dict(x->arena);
 
     for (int g = 0; g < t->shape.n_groups; g++) {
-        const struct pk *was = adam_group_state(x->s->run.optimizer, g < x->s->run.n_groups ? g : 0);
+        const struct pk *was = adam_group_state(source_run(x->s)->optimizer, g < source_run(x->s)->n_groups ? g : 0);
         struct pk *one = pk_dict(x->arena);
 
         if (pk_get(was, "step"))
@@ -124,11 +126,11 @@ static struct pk *make_subgroup_states(struct edit *x, const struct zero_target 
  */
 static bool has_other_sizes(const struct edit *x)
 {
-    bool other = x->states->n != x->s->n_params;
+    bool other = x->states->n != source_n_params(x->s);
 
     for (int i = 0; i < x->states->n && !other; i++) {
         const struct edit_new *t = &x->states->tensor[i];
-        const struct param *p = &x->s->param[t->param];
+        const struct param *p = source_param_at(x->s, t->param);
 
         other = t->layer || !shape_equal(p->ndim, t->shape, p->ndim, p->shape);
     }
@@ -167,19 +169,19 @@ static int set_optimizer_tree(struct edit *x, const struct source *to, const str
     const bool other = has_other_sizes(x);
     struct pk *root;
 
-    if (to->run.optimizer == x->s->run.optimizer && !other)
+    if (source_run(to)->optimizer == source_run(x->s)->optimizer && !other)
         return 0;
-    root = pk_copy(x->arena, to->run.optimizer);
+    root = pk_copy(x->arena, source_run(to)->optimizer);
     if (other)
         set_partition_sizes(x, t, root);
     if (other && t->shape.stage == 3)
         set_subgroups(x, t, root);
     for (int i = 0; i < x->n_files; i++)
-        if (x->file[i].pt == x->s->run.optimizer_pt) {
+        if (x->file[i].pt == source_run(x->s)->optimizer_pt) {
             x->file[i].root = root;
             return edit_open_pt(x, &x->file[i], e);
         }
-    err_data(e, pt_path(x->s->run.optimizer_pt), ERR_NO_BYTE, "lies outside of the folder");
+    err_data(e, pt_path(source_run(x->s)->optimizer_pt), ERR_NO_BYTE, "lies outside of the folder");
     return -1;
 }
 

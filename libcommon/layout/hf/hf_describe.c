@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -41,8 +41,8 @@ static int describe_safetensors(const struct hf_target *t, int file, struct fold
     for (int i = 0; i < n; i++)
         out[i] = (struct safetensors_out){ .name = x[i].of->name, .dtype = x[i].of->dtype, .number = i,
                                            .ndim = piece_shape(&x[i], shape[i]), .shape = shape[i] };
-    rc = safetensors_layout_more(&(struct safetensors_file){ n, n_more, out, more }, t->src->path, &header, &b.size,
-                                 e);
+    rc = safetensors_layout_more(&(struct safetensors_file){ n, n_more, out, more }, source_path(t->src), &header,
+                                 &b.size, e);
     for (int i = 0; i < n && rc == 0; i++)      /* safetensors_layout_more() has sorted out[] */
         b.storage[out[i].number] = (struct folder_storage){ .at = out[i].at, .len = out[i].len };
     if (rc == 0) {

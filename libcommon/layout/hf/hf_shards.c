@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 

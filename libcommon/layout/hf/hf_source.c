@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/layouts.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"

@@ -10,7 +10,8 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/layout/layouts.h"
 

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"

@@ -19,6 +19,7 @@
 
 #include <jansson.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"

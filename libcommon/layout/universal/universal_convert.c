@@ -2,7 +2,7 @@
  * universal_convert.c - describe a source as one of the three universal forms
  */
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
@@ -31,14 +31,14 @@ static struct sink *open_universal_folder(const struct layout_target *t, const s
 
 static char *universal_text(const struct layout_target *t)
 {
-    return str_fmt("%d parameters", t->src->n_params);
+    return str_fmt("%d parameters", source_n_params(t->src));
 }
 
 static void universal_facts(const struct layout_target *t, json_t *o)
 {
     const struct universal_request *u = t->of;
 
-    json_object_update_new(o, json_pack("{s:s, s:i}", "format", u->form.format, "parameters", t->src->n_params));
+    json_object_update_new(o, json_pack("{s:s, s:i}", "format", u->form.format, "parameters", source_n_params(t->src)));
 }
 
 #define UNIVERSAL_OPS .open_sink = open_universal_folder, .text = universal_text, .facts = universal_facts, .free = free

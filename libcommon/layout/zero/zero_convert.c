@@ -4,8 +4,8 @@
  * The source is a checkpoint of ZeRO, whose number of ranks or stage changes, or a checkpoint of another layout.
  */
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"
@@ -39,9 +39,9 @@ static int check_like(const struct source *s, const struct write_request *q, str
         return 0;
     if (source_is_from_zero(s))
         err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
-                  s->path);
+                  source_path(s));
     else if (!source_is_from_zero(like))
-        err_usage(e, "%s: --like: is not a checkpoint of ZeRO without pipeline", like->path);
+        err_usage(e, "%s: --like: is not a checkpoint of ZeRO without pipeline", source_path(like));
     else if (q->dtype != DTYPE_N)
         err_usage(e, "--dtype and --like exclude each other: --like determines the type");
     return e->kind == ERR_NONE ? 0 : -1;
@@ -53,13 +53,14 @@ int zero_accepts(const struct source *s, const struct write_request *q, struct e
 
     if (option)
         err_usage(e, "%s: %s does not apply to a ZeRO checkpoint, which has no tensor or pipeline ranks: only --ranks "
-                  "and --to change it", s->path, option);
+                  "and --to change it", source_path(s), option);
     else if (q->ranks && q->shards->topo.dp)
-        err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", s->path);
+        err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", source_path(s));
     else if (q->dtype != DTYPE_N && source_is_from_zero(s))
-        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
+        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs",
+                  source_path(s));
     else if (!source_is_from_zero(s) && !q->ranks && !q->shards->topo.dp && !q->weights_only)
-        err_usage(e, "%s: the number of ranks is unknown: give --ranks", s->path);
+        err_usage(e, "%s: the number of ranks is unknown: give --ranks", source_path(s));
     return e->kind == ERR_NONE ? check_like(s, q, e) : -1;
 }
 
@@ -74,7 +75,7 @@ static char *zero_text(const struct layout_target *of)
 {
     const struct zero_target *t = of->of;
 
-    return str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, of->src->n_params);
+    return str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, source_n_params(of->src));
 }
 
 static void zero_facts(const struct layout_target *of, json_t *o)

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/ds_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/write/folder.h"
@@ -48,7 +49,7 @@ static int zero_fill_tensor(const struct zero_folder *z, const struct zero_fill 
     const struct zero_target *t = z->t;
 
     if (fill->param < 0 || (model && fill->state != STATE_BF16 && !t->weights_only &&
-                            zero_target_trains(t, &t->src->param[fill->param])))
+                            zero_target_trains(t, source_param_at(t->src, fill->param))))
         return -1;
     return z->number[fill->param * STATE_N + (int)fill->state];
 }
@@ -97,8 +98,8 @@ static int list_zero_tensors(const struct zero_folder *z, struct folder_tensor *
     const struct source *s = t->src;
     int n = 0;
 
-    for (int i = 0; i < s->n_params * STATE_N; i++) {
-        const struct param *p = &s->param[i / STATE_N];
+    for (int i = 0; i < source_n_params(s) * STATE_N; i++) {
+        const struct param *p = source_param_at(s, i / STATE_N);
         enum state st = (enum state)(i % STATE_N);
         bool trained = zero_target_trains(t, p) && !t->weights_only;
         bool weights = st == (zero_target_weights_type(t, p) == DTYPE_F32 ? STATE_FP32 : STATE_BF16);
@@ -126,15 +127,15 @@ static int list_zero_second_names(const struct zero_folder *z, struct folder_ten
     const struct source *s = z->t->src;
     int all = n;
 
-    for (int i = 0; i < s->n_params; i++) {
-        const char *holder = zero_target_holder(z->t, s->param[i].name);
+    for (int i = 0; i < source_n_params(s); i++) {
+        const char *holder = zero_target_holder(z->t, source_param_at(s, i)->name);
 
         for (int k = 0; holder && k < n; k++)
             if (strcmp(out[k].of.name, holder) == 0 &&
                 (out[k].of.state == STATE_BF16 || out[k].of.state == STATE_FP32)) {
                 out[all] = (struct folder_tensor){ .of = out[k].of, .same_as = k };
                 out[all].of.param = i;
-                out[all++].of.name = s->param[i].name;
+                out[all++].of.name = source_param_at(s, i)->name;
             }
     }
     return all;
@@ -144,7 +145,7 @@ static int zero_tensors(void *ctx, struct folder_tensor **out)
 {
     const struct zero_folder *z = ctx;
 
-    *out = xcalloc((size_t)z->t->src->n_params * STATE_N + 1, sizeof **out);
+    *out = xcalloc((size_t)source_n_params(z->t->src) * STATE_N + 1, sizeof **out);
     return list_zero_second_names(z, *out, list_zero_tensors(z, *out));
 }
 
@@ -181,6 +182,6 @@ struct sink *zero_sink(const struct sink_opts *o, const struct zero_target *t)
     struct zero_folder *z = xcalloc(1, sizeof *z);
 
     z->t = t;
-    z->number = xmalloc(((size_t)t->src->n_params * STATE_N + 1) * sizeof *z->number);
+    z->number = xmalloc(((size_t)source_n_params(t->src) * STATE_N + 1) * sizeof *z->number);
     return folder_sink(o, &(struct folder){ .ops = &zero_folder_ops, .ctx = z, .overflow = " weights" });
 }

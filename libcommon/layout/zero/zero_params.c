@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* The group and slot of a parameter. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/zero/zero_source.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/layouts.h"

@@ -45,7 +45,7 @@
 #define SHARDKIT_LAYOUT_ZERO_SOURCE_H
 
 #include "libcommon/ckpt/adam_state.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 

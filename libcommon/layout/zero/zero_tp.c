@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/zero/zero_source.h"
 #include "libcommon/model/family.h"

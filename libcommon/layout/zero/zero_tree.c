@@ -2,7 +2,8 @@
  * zero_tree.c - make the storages of a target's files, and the trees of its model_states
  */
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 #include <stdlib.h>
@@ -118,7 +119,7 @@ static struct zero_fill make_weights_fill(const struct model_tree *k, const stru
     int op = m ? plan_op_of(m->dtype, type) : -1;
 
     return (struct zero_fill){ .map = m, .len = m ? m->len : 0, .op = op < 0 ? PLAN_COPY : (enum plan_op)op,
-                               .param = (int)(p - k->t->src->param),
+                               .param = source_param_index(k->t->src, p),
                                .state = type == DTYPE_F32 ? STATE_FP32 : STATE_BF16 };
 }
 
@@ -253,8 +254,8 @@ static struct pk *make_frozen_tree(struct model_tree *k, bool values)
 
     if (t->shape.stage == 1 || t->weights_only)         /* these files do not have the frozen weights a second time */
         return pk_none(a);
-    for (int i = 0; i < t->src->n_params; i++) {
-        const struct param *p = &t->src->param[i];
+    for (int i = 0; i < source_n_params(t->src); i++) {
+        const struct param *p = source_param_at(t->src, i);
 
         if (is_frozen(t, p))
             pk_set_str(a, d, p->name, !values ? pt_new_size(a, p->ndim, p->shape) : t->shape.stage == 3
@@ -286,7 +287,7 @@ static struct pk *whole_model(const struct model_tree *k, const char *key, const
     struct arena *a = k->x->ds.arena;
     struct pk *d = pk_copy(a, v), *less = pk_dict(a);
 
-    if (k->t->src->topo.tp <= 1)
+    if (source_topology(k->t->src).tp <= 1)
         return d;
     if (strcmp(key, "universal_checkpoint_info") != 0) {
         pk_set_str(a, d, "tp_degree", pk_int(a, 1));

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 static struct source_value *add_zero_value(struct zero *z, const char *name)

@@ -4,7 +4,7 @@
 
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /*
@@ -48,7 +48,7 @@ int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, 
 
     mismatch_sample(c->src, &o, found);
     if (rc == 0)
-        rc = checkpoint_check_findings(found, c->src->path, notes, e);
+        rc = checkpoint_check_findings(found, source_path(c->src), notes, e);
     if (rc == 0)
         rc = gpt_names_check_head(c->src, &c->names, e);
     report_free(found);

@@ -16,7 +16,8 @@
 #include <string.h>
 
 #include "libcommon/base/clock.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -305,7 +306,7 @@ static void add_transposed_rows(struct load *l, const struct want *w)
 
 static bool is_transposed_param(const struct load *l, int param)
 {
-    return l->c->names.transposed && l->c->names.transposed[l->from[param] - l->c->src->param];
+    return l->c->names.transposed && l->c->names.transposed[source_param_index(l->c->src, l->from[param])];
 }
 
 static void add_want(struct load *l, const struct want *w)
@@ -540,7 +541,7 @@ static void plan_replicas(struct load *l)
 {
     int n = 0;
 
-    l->plan = plan_new(l->c->src->files);
+    l->plan = plan_new(source_files(l->c->src));
     for (int i = 0; i < l->s->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
             const struct want w = { .param = i, .dp = n % l->s->topo.dp, .state = (enum state)st };
@@ -597,7 +598,7 @@ static int fill_all(struct load *l, bool *on, struct err *e)
 
     for (int d = 0; d < n; d++)
         run[d] = stage_runs(l->s, d, l->arena, &n_runs[d]);
-    l->plan = plan_new(l->c->src->files);
+    l->plan = plan_new(source_files(l->c->src));
     for (int d = 0; d < n; d++)
         for (int k = 0; k < n_runs[d]; k++)
             add_wanted_weights(l, &run[d][k], d);

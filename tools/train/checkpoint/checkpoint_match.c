@@ -3,8 +3,9 @@
  */
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 struct matching {

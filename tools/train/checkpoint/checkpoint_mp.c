@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/model/rng_states.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
@@ -42,7 +42,7 @@ int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_
 
     if (root) {
         renew_own(a, root, o);
-        rc = pt_build("mp_rank", root, tensors, t->src->files, bytes, size, e);
+        rc = pt_build("mp_rank", root, tensors, source_files(t->src), bytes, size, e);
     }
     arena_free(a);
     return rc;

@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/options/deepspeed_json.h"
@@ -101,7 +104,7 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
     else
         pass_notes(findings, notes);
     if (!t) {
-        *made = new_run_source(o, o->from ? o->from->src->run.args : NULL);
+        *made = new_run_source(o, o->from ? source_run(o->from->src)->args : NULL);
         t = target_of(*made, o, findings, e);
     }
     report_free(findings);
@@ -123,11 +126,11 @@ static int find_target_param(const struct ds_target *t, const struct stage_param
             continue;
         if (q->slice_elems == p->n)
             return i;
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %lld elements a rank in the files, %lld in memory",
+        err_data(e, source_path(t->src), ERR_NO_BYTE, "parameter %s: %lld elements a rank in the files, %lld in memory",
                  p->name, (long long)q->slice_elems, (long long)p->n);
         return -1;
     }
-    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s has no place in the files", p->name);
+    err_data(e, source_path(t->src), ERR_NO_BYTE, "parameter %s has no place in the files", p->name);
     return -1;
 }
 
@@ -177,7 +180,7 @@ static double first_gigaflos(const struct source *s)
 {
     double v;
 
-    return pk_as_double(pk_get(s->run.args, "gigaflos_no_embeds"), &v) ? v : 0;
+    return pk_as_double(pk_get(source_run(s)->args, "gigaflos_no_embeds"), &v) ? v : 0;
 }
 
 int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,

@@ -15,7 +15,8 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layouts.h"
 
 #define TAG     "global_step"

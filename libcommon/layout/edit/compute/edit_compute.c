@@ -7,7 +7,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 
 struct edit_output {
     const struct edit_compute *how;
@@ -85,10 +85,10 @@ int edit_compute_values(struct source *s, const struct edit_compute *how, struct
 
     if (how->fd >= 0) {
         rc = compute_all(how, list, n, e);
-        file = files_add_fd(s->files, how->fd, bytes, "new values");
+        file = files_add_fd(source_files(s), how->fd, bytes, "new values");
     }
     for (int i = 0; i < n; i++)
-        list[i].record = file < 0 ? -1 : files_add_record(s->files, &(struct record){
+        list[i].record = file < 0 ? -1 : files_add_record(source_files(s), &(struct record){
             .file = file, .at = list[i].at, .len = list[i].len, .name = "new values" });
     return rc;
 }

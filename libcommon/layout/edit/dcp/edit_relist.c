@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 
 void edit_relist_params(struct relisting *w)
 {
     const struct edit_states *list = w->list;
-    const size_t n = (size_t)w->x->s->n_params;
+    const size_t n = (size_t)source_n_params(w->x->s);
 
     w->first = arena_alloc(w->x->arena, (n + 1) * sizeof *w->first);
     w->next = arena_alloc(w->x->arena, ((size_t)list->n + 1) * sizeof *w->next);
@@ -82,7 +83,7 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
             n->en.chunk[kept++] = c[i];
     memcpy(n->en.shape, t->shape, sizeof n->en.shape);
     b.dtype = m->dtype;
-    if (end > 0 && w->x->s->param[t->param].has_digest[b.state]) {
+    if (end > 0 && source_param_at(w->x->s, t->param)->has_digest[b.state]) {
         const struct dcp_chunk stay = rows_of(w->x->arena, t, 0, end);
 
         b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &stay);

@@ -1,0 +1,81 @@
+/*
+ * param.h - a parameter of a checkpoint, and data that is not a parameter
+ */
+#ifndef SHARDKIT_CKPT_PARAM_H
+#define SHARDKIT_CKPT_PARAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/tensor.h"
+#include "libcommon/model/params.h"
+
+struct pk;
+struct pt;
+struct source;
+struct tmap;
+
+/*
+ * The fp32 states of a trained parameter: the fp32 master weight and both moments, in the order in which a universal
+ * checkpoint lists them.
+ */
+#define TRAINED_STATES 3
+extern const enum state trained_states[TRAINED_STATES];
+
+struct param {
+    /* canonical name of the parameter, as it is in the files: "3.mlp.dense_4h_to_h.weight" */
+    const char *name;
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];           /* shape after all slices are merged, with padding rows */
+    enum merge_rule merge;
+    int stage;                  /* pipeline stage that owns the parameter; -1 if unknown */
+    int group;                  /* optimizer group in that stage; -1 if unknown */
+    struct tmap *state[STATE_N];        /* map of each state; NULL if the checkpoint does not hold the state */
+    /*
+     * Weights that the files store in addition to fp32 master weights from which they were rounded. Used only for a
+     * comparison. NULL if there are none.
+     */
+    struct tmap *copy;
+    /* the copy of a tied parameter's state in the last pipeline stage; NULL if there is none */
+    struct tmap *tied[STATE_N];
+    uint32_t digest[STATE_N];  /* CRC-32 of the state's elements in row-major order, if the manifest lists it */
+    bool has_digest[STATE_N];
+    /* [st]: the name under which the files store the state, if it differs from the member `name`; otherwise NULL */
+    const char *spelled[STATE_N];
+    const char *shared_with;    /* if this is the second name of a tied weight: the first name; otherwise NULL */
+};
+
+/*
+ * Data of a checkpoint that is not a parameter: a tensor (Adam's step counter, a generator's state) or a plain value.
+ */
+struct source_value {
+    const char *name;           /* name in the files: "optim.state.model.norm.weight.step" */
+    const struct tmap *map;     /* the elements of a tensor; NULL for a plain value */
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    const struct pk *tree;      /* a plain value; NULL for a tensor */
+    const struct pt *pt;        /* open file that holds the tensors in `tree`; NULL if it contains none */
+    bool buffer;                /* this tensor is a buffer of the model, stored with its weights */
+};
+
+/* A tensor in the files that is a stack: each row is one state of one parameter. */
+struct source_stack {
+    struct source_value whole;  /* the stacked tensor, under its name in the files */
+    enum state state;
+    /* [whole.shape[0]]: index of each row's parameter; NULL if the parameters do not have this state */
+    const int *row;
+};
+
+/*
+ * If the files store one state of the parameter under p->name and others under other names, returns the former.
+ * Otherwise returns -1.
+ */
+int param_named_state(const struct param *p);
+/*
+ * Set shape[] to the parameter's shape: with VOCAB_STRIP a vocabulary has only the first V0 rows, without padding.
+ * Returns the size of this shape in bytes, with 4 bytes per element.
+ */
+uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
+                          int64_t shape[TENSOR_MAX_DIM]);
+
+#endif
