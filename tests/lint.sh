@@ -2,7 +2,8 @@
 # lint.sh - includes follow the arrows: tools -> api -> check -> layout -> write -> ckpt -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
-# from the repository root, and no .c file is included; only layouts know which layouts there are (lint_layouts.sh);
+# from the repository root, no .c file is included, and no header includes ckpt/checkpoint.h, so that a change of
+# struct source compiles only the sources that read it; only layouts know which layouts there are (lint_layouts.sh);
 # files are in no circle, also across folders (lint_circles.sh); functions have few parameters (lint_params.sh);
 # sources begin with their purpose and have at most 120 columns (lint_text.sh); a type's name means one thing
 # (lint_types.sh); names of functions and comments use plain words (lint_words.sh); nothing external is there for
@@ -68,6 +69,10 @@ awk '
 
         if (inc ~ /^\.\.?\// || inc !~ /\//) { bad("not named from the repository root"); next }
         if (inc ~ /\.c$/)                    { bad("includes a .c file"); next }
+        if (inc == "libcommon/ckpt/checkpoint.h" && f[1] ~ /\.h$/ && f[1] !~ /^tests\//) {
+            bad("a header includes all of struct source; source_parts.h, source_open.h or source_facts.h suffices")
+            next
+        }
         count = split(allowed(room), ok, " ")
         for (i = 1; i <= count; i++)
             if (ok[i] == "libcommon/layout/*.h" ? inc ~ /^libcommon\/layout\/[^\/]*$/ : index(inc, ok[i]) == 1)

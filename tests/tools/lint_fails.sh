@@ -56,6 +56,9 @@ echo '#include "mem.h"' >>$f
 fails "an include that is not named from the root" lint.sh "not named from the repository root" $f
 echo '#include "libcommon/base/mem.c"' >>$f
 fails "a source that is included" lint.sh "includes a .c file" $f
+i=libcommon/api/view.h
+echo '#include "libcommon/ckpt/checkpoint.h"' >>$i
+fails "a header that includes struct source" lint.sh "$i:[0-9]*: a header includes all of struct source" $i
 l=libcommon/layout/zero/zero_state.c
 echo '#include "libcommon/layout/dcp/dcp.h"' >>$l
 fails "a layout that includes another" lint.sh "$l:[0-9]*: libcommon/layout/zero may not include" $l
