@@ -10,6 +10,8 @@
  *
  * Codes of findings, in addition to those of hf_files_source.c:
  *   unread E     the pieces of a tensor differ in type or number of dimensions, overlap, or leave gaps
+ *   missing_file E   a second number of the names, 1 to the number after "of", is in no file's name; W with
+ *                source_opts.holes
  *   ranks W      nothing in the folder gives the number of ranks, so the loss of the last file cannot be noticed
  */
 #include <inttypes.h>
@@ -52,6 +54,8 @@ struct shard_reading {
     struct shard_piece *piece;
     struct shard_name first;            /* the numbers in the name of the first file */
     int last_rank;
+    int n_numbers, cap_numbers;
+    int *number;                        /* the second number of each file's name */
     struct strbuf absent;               /* ranks below the highest rank that have no file, as text: "2, 5" */
 };
 
@@ -206,11 +210,39 @@ static int check_shard_name(struct shard_reading *x, const char *name, const str
     for (int rank = x->last_rank + 1; rank < in->rank && x->absent.len < 80; rank++)
         strbuf_addf(&x->absent, "%s%d", x->absent.len ? ", " : "", rank);
     x->last_rank = in->rank;
+    ARRAY_ROOM(x->number, x->cap_numbers, x->n_numbers + 1);
+    x->number[x->n_numbers++] = in->number;
     if (in->of == x->first.of && in->number <= in->of)
         return 0;
     err_data(e, x->f->s->path, ERR_NO_BYTE, "%s is of another save: file shard-%05d-* is of %d files per rank", name,
              x->first.rank, x->first.of);
     return -1;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}
+
+/*
+ * Report the first number from 1 to `of` that no file's name has as its second number. The writer numbers the files of
+ * the merged model: each of them has a tensor, so at least one rank writes a piece of it. The list of files decides how
+ * long the loop runs, not a number from a name.
+ */
+static void report_missing_number(const struct shard_reading *x)
+{
+    int want = 1;
+
+    if (x->n_numbers)
+        qsort(x->number, (size_t)x->n_numbers, sizeof *x->number, by_number);
+    for (int i = 0; i < x->n_numbers; i++)
+        want += x->number[i] == want;
+    if (x->n_numbers && want <= x->first.of)
+        report_add(x->f->r, x->f->lost ? SEV_WARNING : SEV_ERROR, "missing_file", x->f->s->path, ERR_NO_BYTE, NULL,
+                   "no rank has a file shard-*-model-%05d-of-%05d.safetensors, so the tensors of these files are lost",
+                   want, x->first.of);
 }
 
 /* ---- tensors ---- */
@@ -308,6 +340,8 @@ static int read_shards(struct hf_folder *f, struct err *e)
         if (rc == 0)
             rc = read_or_lose_shard(&x, name, &in, e);
     }
+    if (rc == 0)
+        report_missing_number(&x);
     if (x.n)
         qsort(x.piece, (size_t)x.n, sizeof *x.piece, by_piece_name);
     for (int i = 0, first = 0; i < x.n && rc == 0; i++)
@@ -317,6 +351,7 @@ static int read_shards(struct hf_folder *f, struct err *e)
         }
     strbuf_free(&x.absent);
     free(x.piece);
+    free(x.number);
     return rc;
 }
 
