@@ -224,12 +224,14 @@ $(O)/$(PAGE_DIR)/page_files.o: $(O)/$(PAGE_DIR)/page_files.c $(O)/flags
 $(BIN)/run-watch: $(O)/$(PAGE_DIR)/page_files.o
 
 # The families of models that are known without a file, as C; what is installed beside them are the same texts.
-RULES    := $(wildcard rules/*.rules)
-$(O)/libcommon/model/family_builtin.c: $(RULES)
+# Families in the order in which names are looked up: other families share names with the first ones.
+RULES    := $(patsubst %,rules/%.rules,bloom gpt2 gpt_neox llama)
+RULES    += $(filter-out $(RULES),$(sort $(wildcard rules/*.rules)))
+$(O)/libcommon/model/family_builtin.c: $(RULES) Makefile
 	$(call say,GEN,$@)
 	@mkdir -p $(@D)
 	$(Q)exec >$@; echo '#include "libcommon/model/family_builtin.h"'; echo 'const struct family_builtin family_builtin_file[] = {'; \
-	for f in $^; do \
+	for f in $(RULES); do \
 		echo "{ \"$$(basename $$f .rules)\","; sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; \
 	done; echo '{ 0, 0 } };'
 

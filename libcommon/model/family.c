@@ -35,24 +35,27 @@ static size_t count_layer_digits(const char *s)
 }
 
 /*
- * Returns true if the name matches the pattern. *layer receives the number in the name, or -1 if the pattern has no
- * '*'.
+ * Returns true if the name matches the pattern. *layer receives the number at the pattern's '*', and *expert that at
+ * its '#'; -1 if the pattern has no such mark.
  */
-static bool match_layer_pattern(const char *pattern, const char *name, int *layer)
+static bool match_name_pattern(const char *pattern, const char *name, int *layer, int *expert)
 {
-    size_t before = strcspn(pattern, "*");
-    size_t n;
+    *layer = *expert = -1;
+    for (; *pattern; pattern++) {
+        size_t n;
 
-    *layer = -1;
-    if (!pattern[before])
-        return strcmp(pattern, name) == 0;
-    if (strncmp(pattern, name, before) != 0)
-        return false;
-    n = count_layer_digits(name + before);
-    if (n == 0 || strcmp(pattern + before + 1, name + before + n) != 0)
-        return false;
-    *layer = atoi(name + before);
-    return true;
+        if (*pattern != '*' && *pattern != '#') {
+            if (*name++ != *pattern)
+                return false;
+            continue;
+        }
+        n = count_layer_digits(name);
+        if (n == 0)
+            return false;
+        *(*pattern == '*' ? layer : expert) = atoi(name);
+        name += n;
+    }
+    return *name == '\0';
 }
 
 /*
@@ -68,26 +71,41 @@ static bool fits_stacked(const char *pattern, const char *name)
            strcmp(star + 2, name + before) == 0;
 }
 
-/* Returns true if a name exists that matches both patterns. */
+/* Returns true if a name exists that matches both patterns, where a mark stands for any number. */
+static bool patterns_meet(const char *a, const char *b)
+{
+    while (*a || *b) {
+        const size_t n = strcspn(a, "."), k = strcspn(b, ".");
+        const bool any_a = n == 1 && strchr("*#", *a), any_b = k == 1 && strchr("*#", *b);
+
+        if (!(any_a && (any_b || (k && strspn(b, "0123456789") == k))) &&
+            !(any_b && n && strspn(a, "0123456789") == n) && (n != k || strncmp(a, b, n) != 0))
+            return false;
+        a += n + (a[n] != '\0');
+        b += k + (b[k] != '\0');
+    }
+    return true;
+}
+
 static bool share_a_name(const char *a, const char *b)
 {
-    int layer;
-
-    return strcmp(a, b) == 0 || match_layer_pattern(a, b, &layer) || match_layer_pattern(b, a, &layer) ||
-           fits_stacked(a, b) || fits_stacked(b, a);
+    return patterns_meet(a, b) || fits_stacked(a, b) || fits_stacked(b, a);
 }
 
 static bool match_rule_name(const struct family_rule *r, const char *name, struct family_hit *hit)
 {
+    int none;
+
     *hit = (struct family_hit){ .rule = r };
     for (int i = 0; i < r->n_parts; i++)
-        if (match_layer_pattern(r->part[i], name, &hit->layer)) {
+        if (match_name_pattern(r->part[i], name, &hit->layer, &hit->expert)) {
             hit->part = i;
             return true;
         }
     hit->in_shards = true;
+    hit->expert = -1;
     for (int i = 0; i < r->n_spellings; i++) {
-        hit->stacked = !match_layer_pattern(r->shard[i], name, &hit->layer);
+        hit->stacked = !match_name_pattern(r->shard[i], name, &hit->layer, &none);
         if (!hit->stacked || fits_stacked(r->shard[i], name))
             return true;
     }
@@ -130,13 +148,24 @@ int family_place(const struct family *r, const struct family_rule *rule)
     return -1;
 }
 
+const char *family_expert_name(struct arena *a, const char *pattern, int layer, int expert)
+{
+    struct strbuf sb = {0};
+    const char *name;
+
+    for (; *pattern; pattern++)
+        if (*pattern == '*' || *pattern == '#')
+            strbuf_addf(&sb, "%d", *pattern == '*' ? layer : expert);
+        else
+            strbuf_addf(&sb, "%c", *pattern);
+    name = arena_fmt(a, "%s", sb.buf ? sb.buf : "");
+    strbuf_free(&sb);
+    return name;
+}
+
 const char *family_layer_name(struct arena *a, const char *pattern, int layer)
 {
-    const char *star = strchr(pattern, '*');
-
-    if (!star)
-        return arena_fmt(a, "%s", pattern);
-    return arena_fmt(a, "%.*s%d%s", (int)(star - pattern), pattern, layer, star + 1);
+    return family_expert_name(a, pattern, layer, 0);
 }
 
 /* ---- parsing ---- */
@@ -163,25 +192,32 @@ static int refuse_family_line(const struct family_reading *x, int line, const ch
     return -1;
 }
 
-/*
- * Get the words of the next line that has words, and of its continuation lines, which begin with a blank. A '#' begins
- * a comment. Returns the number of words, 0 at the end of the text, or -1 with an error if there are too many words or
- * a word is too long.
- */
-enum { WORDS = 2 + FAMILY_SPELLINGS };
+enum { WORDS = 1 + MODELS_MAX };
 
+/* Returns the '#' that begins a comment, which is at the beginning of a word, or `stop` if there is none. */
+static const char *find_comment(const char *s, const char *stop)
+{
+    for (const char *p = s; p < stop; p++)
+        if (*p == '#' && (p == s || p[-1] == ' ' || p[-1] == '\t'))
+            return p;
+    return stop;
+}
+
+/*
+ * Get the words of the next line that has words, and of its continuation lines, which begin with a blank. Returns the
+ * number of words, 0 at the end of the text, or -1 with an error if there are too many words or a word is too long.
+ */
 static int read_family_words(struct family_reading *x, const char **word)
 {
     int n = 0;
 
     while (x->at < x->end && (n == 0 || *x->at == ' ' || *x->at == '\t')) {
-        const char *stop = memchr(x->at, '\n', (size_t)(x->end - x->at)), *s = x->at, *hash;
+        const char *stop = memchr(x->at, '\n', (size_t)(x->end - x->at)), *s = x->at;
 
         stop = stop ? stop : x->end;
         x->at = stop < x->end ? stop + 1 : stop;
         x->line++;
-        hash = memchr(s, '#', (size_t)(stop - s));
-        stop = hash ? hash : stop;
+        stop = find_comment(s, stop);
         for (;;) {
             const char *begin;
 
@@ -195,7 +231,7 @@ static int read_family_words(struct family_reading *x, const char **word)
                 return refuse_family_line(x, x->line, "a word of %d characters, at most %d are meant", (int)(s - begin),
                                           NAME_MAX_CHARS);
             if (n == WORDS)
-                return refuse_family_line(x, x->line, "more than %d names in a rule", WORDS - 1);
+                return refuse_family_line(x, x->line, "more than %d names in a line", WORDS - 1);
             x->first = n ? x->first : x->line;
             word[n++] = arena_strndup(x->r->arena, begin, (size_t)(s - begin));
         }
@@ -203,22 +239,30 @@ static int read_family_words(struct family_reading *x, const char **word)
     return n;
 }
 
-/* Check that a pattern is a name with at most one '*', which must be a whole component between dots. */
+/* Check that `mark` occurs at most once in the pattern, as a whole component between dots. */
+static int check_pattern_mark(const struct family_reading *x, int line, const char *p, char mark, const char *of)
+{
+    const char *at = strchr(p, mark);
+
+    if (at && strchr(at + 1, mark))
+        return refuse_family_line(x, line, "pattern '%s': more than one '%c', %s has one number", p, mark, of);
+    if (at && ((at > p && at[-1] != '.') || (at[1] && at[1] != '.')))
+        return refuse_family_line(x, line, "pattern '%s': '%c' is a number between dots", p, mark);
+    return 0;
+}
+
+/* Check that a pattern is a name with at most one '*' and one '#', which must be whole components between dots. */
 static int check_pattern(const struct family_reading *x, int line, const char *p)
 {
-    const char *star = strchr(p, '*');
-
     for (const char *s = p; *s; s++)
-        if (!isalnum((unsigned char)*s) && !strchr("._-*", *s))
+        if (!isalnum((unsigned char)*s) && !strchr("._-*#", *s))
             return refuse_family_line(
                 x, line,
                 "pattern '%s': '%c' is no part of a name (letters, digits, '.', '_', '-', one '*' "
-                "for a layer's number, and in Transformers' names {a,b} for parts are)",
-                p, *s);
-    if (star && strchr(star + 1, '*'))
-        return refuse_family_line(x, line, "pattern '%s': more than one '*', a layer has one number", p);
-    if (star && ((star > p && star[-1] != '.') || (star[1] && star[1] != '.')))
-        return refuse_family_line(x, line, "pattern '%s': '*' is a number between dots", p);
+                "for a layer's number, and in Transformers' names one '#' for an expert's number and {a,b} for parts "
+                "are)", p, *s);
+    if (check_pattern_mark(x, line, p, '*', "a layer") < 0 || check_pattern_mark(x, line, p, '#', "an expert") < 0)
+        return -1;
     if (*p == '.' || p[strlen(p) - 1] == '.' || strstr(p, ".."))
         return refuse_family_line(x, line, "pattern '%s': an empty word between dots", p);
     return 0;
@@ -250,6 +294,20 @@ static int parse_rule_parts(struct family_reading *x, struct family_rule *r, con
     return 0;
 }
 
+/* Set the member of the rule that a word after the merge rule stands for. Returns false if the word is unknown. */
+static bool set_rule_flag(struct family_rule *r, const char *word)
+{
+    const struct { const char *word; bool *flag; } flags[] = {
+        { "qkv", &r->qkv }, { "turned", &r->transposed }, { "experts", &r->experts },
+        { "interleaved", &r->interleaved }, { "moe", &r->moe }, { "dense", &r->dense }, { "fp32", &r->fp32 },
+    };
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strcmp(word, flags[i].word) == 0)
+            return *flags[i].flag = true;
+    return false;
+}
+
 /* Parse the first word of a rule: a merge rule and its flags, such as "concat_0,qkv,turned". */
 static int parse_merge_rule(struct family_reading *x, struct family_rule *r, const char *word)
 {
@@ -265,12 +323,27 @@ static int parse_merge_rule(struct family_reading *x, struct family_rule *r, con
                                   "replicated and sum are known",
                                   w);
     r->merge = (enum merge_rule)merge;
-    while ((w = strsep(&rest, ","))) {
-        if (strcmp(w, "qkv") != 0 && strcmp(w, "turned") != 0)
-            return refuse_family_line(x, r->line, "unknown word '%s' after the merge rule: expected qkv or turned",
-                                      w);
-        *(strcmp(w, "qkv") == 0 ? &r->qkv : &r->transposed) = true;
-    }
+    while ((w = strsep(&rest, ",")))
+        if (!set_rule_flag(r, w))
+            return refuse_family_line(x, r->line, "unknown word '%s' after the merge rule: expected qkv, turned, "
+                                      "experts, interleaved, moe, dense or fp32", w);
+    return 0;
+}
+
+/* Check the words that belong to models with experts, and the marks of their names. */
+static int check_expert_rule(const struct family_reading *x, const struct family_rule *r)
+{
+    if (r->each_expert && !r->experts)
+        return refuse_family_line(x, r->line, "'#' is the number of an expert, in a rule with the word experts");
+    if (r->experts && (r->qkv || r->merge == MERGE_VOCAB || r->merge == MERGE_SUM || !is_numbered(r)))
+        return refuse_family_line(x, r->line, "experts excludes qkv, vocabulary and sum, and needs a layer's number");
+    if (r->interleaved && (r->merge != MERGE_CAT0_HALVES || r->n_parts != 1 || r->each_expert))
+        return refuse_family_line(x, r->line, "interleaved is a concat_0_halves of one name");
+    if (r->moe && r->dense)
+        return refuse_family_line(x, r->line, "moe (and experts) and dense exclude each other");
+    for (int i = 0; i < r->n_spellings; i++)
+        if (strchr(r->shard[i], '#'))
+            return refuse_family_line(x, r->line, "%s: '#' is only in names of Transformers", r->shard[i]);
     return 0;
 }
 
@@ -281,8 +354,9 @@ static int check_family_rule(const struct family_reading *x, const struct family
 
     if (r->qkv && (r->merge != MERGE_CAT0 || (r->n_parts != 1 && r->n_parts != 3)))
         return refuse_family_line(x, r->line, "qkv is a concat_0 of one name, or of three parts in Transformers");
-    if (r->merge == MERGE_CAT0_HALVES && r->n_parts != 2)
-        return refuse_family_line(x, r->line, "concat_0_halves has two parts in Transformers, as {gate_proj,up_proj}");
+    if (r->merge == MERGE_CAT0_HALVES && r->n_parts > 2)
+        return refuse_family_line(x, r->line, "concat_0_halves has one name in Transformers, or two parts, as "
+                                  "{gate_proj,up_proj}");
     if (r->n_parts > 1 && !r->qkv && r->merge != MERGE_CAT0_HALVES)
         return refuse_family_line(x, r->line, "only qkv and concat_0_halves are made of parts");
     if (r->merge == MERGE_SUM && r->transposed)
@@ -292,7 +366,7 @@ static int check_family_rule(const struct family_reading *x, const struct family
     for (int i = 0; i < r->n_spellings && numbered; i++)
         if (!strchr(r->shard[i], '*'))
             return refuse_family_line(x, r->line, "%s has a layer's number, %s none", r->part[0], r->shard[i]);
-    return 0;
+    return check_expert_rule(x, r);
 }
 
 /* Returns -1 with an error if a name matches both this rule and an earlier one. */
@@ -320,11 +394,18 @@ static int parse_family_rule(struct family_reading *x, int line, const char *con
     *r = (struct family_rule){ .line = line };
     if (parse_merge_rule(x, r, word[0]) < 0)
         return -1;
+    if (n > 2 + FAMILY_SPELLINGS)
+        return refuse_family_line(x, line, "more than %d names in a rule", 1 + FAMILY_SPELLINGS);
     if (n < 3)
         return refuse_family_line(x, line,
-                                  "a merge rule, the name in Transformers and one in shards or more are meant");
+                                  "a merge rule, the name in Transformers and one in shards or more, or '-' for "
+                                  "none, are meant");
     if (parse_rule_parts(x, r, word[1]) < 0)
         return -1;
+    r->moe = r->moe || r->experts;
+    r->each_expert = strchr(r->part[0], '#') != NULL;
+    if (n == 3 && strcmp(word[2], "-") == 0)
+        n = 2;
     for (int i = 2; i < n; i++) {
         r->shard[r->n_spellings++] = word[i];
         if (check_pattern(x, line, word[i]) < 0)
@@ -414,34 +495,44 @@ struct family *family_open(const char *name, struct err *e)
     return r;
 }
 
-static const char *first_lacking(const struct family *r, const char *const *name, int n, bool in_shards)
+/* Returns the index of the first name that the family does not have (in shards, if in_shards), or n if it has all. */
+static int first_lacking(const struct family *r, const char *const *name, int n, bool in_shards)
 {
     struct family_hit h;
+    int i = 0;
 
-    for (int i = 0; i < n; i++)
-        if (!family_find(r, name[i], &h) || (in_shards && !h.in_shards))
-            return name[i];
-    return NULL;
+    while (i < n && family_find(r, name[i], &h) && (!in_shards || h.in_shards))
+        i++;
+    return i;
 }
 
 struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking, struct err *e)
 {
+    int most = -1;
+
     for (int i = 0; family_builtin_file[i].name; i++) {
         struct family *r = open_builtin(i, e);
+        const int k = r ? first_lacking(r, name, n, in_shards) : n;
 
-        if (!r)
-            return NULL;
-        *lacking = first_lacking(r, name, n, in_shards);
-        if (!*lacking)
+        if (k == n)
             return r;
+        most = k > most ? k : most;
         family_free(r);
     }
+    *lacking = most >= 0 ? name[most] : NULL;
     return NULL;
 }
 
 const char *family_builtin(int i)
 {
     return family_builtin_file[i].name;
+}
+
+void family_list_builtin(struct strbuf *sb)
+{
+    for (int i = 0; family_builtin_file[i].name; i++)
+        strbuf_addf(sb, "%s%s", i == 0 ? "" : family_builtin_file[i + 1].name ? ", " : " and ",
+                    family_builtin_file[i].name);
 }
 
 const char *family_name(const struct family *r)

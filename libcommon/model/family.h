@@ -24,12 +24,19 @@ struct family_rule {
      * them by kind first.
      */
     bool qkv;
-    bool transposed;                        /* Transformers stores the matrix as [in, out] */
-    /* In names, '*' stands for the number of a layer. */
+    bool transposed;                        /* Transformers stores the matrix (of each expert) as [in, out] */
+    /* The trainer's parameter has an axis of experts in front. */
+    bool experts;
+    bool each_expert;           /* Transformers has one parameter per expert instead of the axis */
+    bool interleaved;           /* Transformers' rows of gate and up alternate: gate 0, up 0, gate 1, ... */
+    /* moe: only layers with experts have the parameter; dense: only layers without them; neither: all layers */
+    bool moe, dense;
+    bool fp32;                  /* the parameter is fp32 even if the weights are not */
+    /* In names, '*' stands for the number of a layer, and in those of Transformers '#' for that of an expert. */
     int n_parts;
     const char *part[FAMILY_PARTS];      /* the parameters in Transformers that together form the trainer's parameter */
     int n_spellings;
-    /* the trainer's names of the parameter; the first is the one that is written */
+    /* the trainer's names of the parameter; the first is the one that is written; none: the trainer has none */
     const char *shard[FAMILY_SPELLINGS];
 };
 
@@ -51,19 +58,22 @@ int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
 /*
  * Find the first built-in family that has all n names, and open its rules. If in_shards is true, they must be names in
- * shards. Returns NULL without an error if there is none; *lacking is then the first name that the last family does not
- * have.
+ * shards. Returns NULL without an error if there is none. Of each family one name is then the first that it does not
+ * have; *lacking is the last of these names.
  */
 MUST_CHECK struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking,
                                           struct err *e);
 /* Returns the name of the i-th built-in family, for family_open(), or NULL if there are not so many. */
 const char *family_builtin(int i);
+/* Append the names of the built-in families, such as "bloom, gpt2 and llama". */
+void family_list_builtin(struct strbuf *sb);
 
 struct family_hit {
     const struct family_rule *rule;
     bool in_shards;                     /* true: the name is one in shards; false: it is one in Transformers */
     int part;                           /* for a name in Transformers: index of the part in rule->part */
     int layer;                          /* layer number in the name; -1 if it has none */
+    int expert;                         /* expert's number in the name; -1 if it has none */
     /* the name is one in shards without its layer number: the tensor holds all layers */
     bool stacked;
 };
@@ -90,5 +100,7 @@ const char *family_core_name(const struct family_rule *r);
 int family_place(const struct family *r, const struct family_rule *rule);
 /* Returns the pattern with `layer` in place of its '*', allocated in the arena. */
 const char *family_layer_name(struct arena *a, const char *pattern, int layer);
+/* Returns the pattern with `layer` in place of its '*' and `expert` in place of its '#', allocated in the arena. */
+const char *family_expert_name(struct arena *a, const char *pattern, int layer, int expert);
 
 #endif
