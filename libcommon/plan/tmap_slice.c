@@ -44,6 +44,19 @@ static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
     return all;
 }
 
+/*
+ * Cut columns out of an interleaved map whose row consists of one row of the matrix from each slice: each slice is cut
+ * alike.
+ */
+static void cut_alternating(const struct tmap *m, uint64_t row, uint64_t at, uint64_t len, struct tmap *to)
+{
+    for (int k = 0; k < m->n_slices; k++) {
+        assert(m->slice[k].row_part == row);
+        cut_columns(&m->slice[k], m->slice[k].len / row, row, at, len, &to->slice[k]);
+    }
+    to->row = len * (uint64_t)m->n_slices;
+}
+
 /* Cut the slices of an interleaved map that are partly or completely in bytes [at, at+len) of each row. */
 static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, uint64_t len, struct tmap *to)
 {
@@ -134,12 +147,16 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
     struct tmap *to = arena_alloc(a, sizeof *to);
     uint64_t rows = m->len / row;
 
-    assert(m->len % row == 0 && at + len <= row && (m->op != TMAP_INTERLEAVE || m->row == row));
+    assert(m->len % row == 0 && at + len <= row);
+    assert(m->op != TMAP_INTERLEAVE || m->row == row || m->row == row * (uint64_t)m->n_slices);
     *to = (struct tmap){ .op = m->op, .dtype = m->dtype, .len = rows * len, .n_slices = m->n_slices };
     to->slice = arena_alloc(a, ((size_t)m->n_slices + 1) * sizeof *to->slice);
     switch (m->op) {
     case TMAP_INTERLEAVE:
-        cut_interleaved(m, rows, at, len, to);
+        if (m->row == row)
+            cut_interleaved(m, rows, at, len, to);
+        else
+            cut_alternating(m, row, at, len, to);
         break;
     case TMAP_REPLICAS: case TMAP_SUM:
         for (int k = 0; k < m->n_slices; k++)
@@ -261,6 +278,26 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
     to->slice = arena_alloc(a, sizeof *to->slice);
     to->slice->len = all.base;
     store_row_runs(a, &all, to->slice);
+    return to;
+}
+
+struct tmap *tmap_alternate_rows(struct arena *a, const struct tmap *x, const struct tmap *y, uint64_t row)
+{
+    const struct tmap *from[] = { x, y };
+    struct tmap *to = arena_alloc(a, sizeof *to);
+
+    *to = (struct tmap){ .op = TMAP_INTERLEAVE, .dtype = x->dtype, .len = x->len + y->len, .row = 2 * row,
+                         .n_slices = 2 };
+    assert(x->len == y->len && x->len % row == 0);
+    to->slice = arena_alloc(a, 2 * sizeof *to->slice);
+    for (int i = 0; i < 2; i++) {
+        const struct tmap *m = from[i];
+
+        if (m->op != TMAP_CONCAT || (m->n_slices > 1 && m->slice->window_row))
+            m = tmap_parts(a, (struct tmap_part[]){ { m, 0, m->len }, { m, m->len, 0 } }, 2);
+        to->slice[i] = join_slices(a, m);
+        to->slice[i].row_part = row;
+    }
     return to;
 }
 

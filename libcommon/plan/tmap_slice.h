@@ -14,7 +14,7 @@
 /*
  * Returns a map of some columns of the tensor that m maps: bytes [at, at+len) of every row, where a row has `row`
  * bytes. The result is allocated in the arena and shares extents with m where possible, so m must outlive it. m must
- * have no windows.
+ * have no windows. A map that tmap_alternate_rows() returned can be cut if `row` is that of its rows.
  */
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
@@ -34,6 +34,13 @@ struct tmap_part {
     uint64_t at, len;           /* range of logical bytes, which must be whole elements */
 };
 struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
+
+/*
+ * Returns a map of the rows of x and y, which have `row` bytes each, in turns: row 0 of x, row 0 of y, row 1 of x, ...
+ * Both must have the same dtype and length, and consist of whole rows. The result is allocated in the arena and shares
+ * extents with both.
+ */
+struct tmap *tmap_alternate_rows(struct arena *a, const struct tmap *x, const struct tmap *y, uint64_t row);
 
 /*
  * Returns a map of `len` zero bytes. They are read from a record that the first call adds to the files: *record must be

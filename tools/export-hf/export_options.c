@@ -152,8 +152,8 @@ static const struct option_row export_rows[] = {
       "replaces mp_rank files that are all lost",
       .take = parse_config_option, .marks = EXPORTS | SHAPES },
     { "rules", 0, "FAMILY",
-      "rules for the names of parameters: llama, gpt_neox, gpt2, bloom, or a FILE whose name has a dot or a slash "
-      "(default: by model_type in --config FILE)",
+      "rules for the names of parameters: a built-in family such as llama or mixtral, or a FILE whose name has a dot "
+      "or a slash (default: by model_type in --config FILE)",
       FIELD(convert.request.rules), .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "export as bloom or gpt2, even if the arguments in IN "
                          "disagree", FIELD(hf.arch), .words = "bloom gpt2",

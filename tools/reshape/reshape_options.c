@@ -75,9 +75,9 @@ static const struct option_row form_rows[] = {
     { "distributed-optimizer", .help = "with --to torchdist from another layout: store Adam's states in the form of "
                                        "Megatron-core's distributed optimizer (default: in the form of its unsharded "
                                        "optimizers)", FIELD(convert.request.distributed) },
-    { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder: rules for the names of parameters: llama, "
-                            "gpt_neox, gpt2, or a FILE whose name has a dot or a slash (default: by model_type in "
-                            "config.json)",
+    { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder: rules for the names of parameters: a "
+                            "built-in family such as llama or mixtral, or a FILE whose name has a dot or a slash "
+                            "(default: by model_type in config.json)",
       FIELD(convert.request.rules) },
     { "config", 0, "FILE", "the model's config.json, or its folder: with --to torchdist or hf (default: that of IN); "
                            "with --weights-only, it replaces mp_rank files that are all lost",

@@ -3,6 +3,7 @@
  */
 #include "libcommon/layout/dcp/torchdist_target.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,47 +260,68 @@ static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key
 /*
  * Add the extra-state object of a linear module. Megatron-core's loader requires one for each linear module that is
  * split over tensor-parallel ranks. It is a list of what each rank contributed: for Megatron-core's own modules empty
- * values, for those of Transformer Engine fp8 data. The object added here is empty.
+ * values, for those of Transformer Engine fp8 data. The object added here is empty. `place` is its number and the
+ * number of such objects, such as "0_2".
  */
-static void add_extra_state_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
+static void add_extra_state_object(struct torchdist_keys *ks, const char *key, const char *place)
 {
     struct dcp_target *t = ks->t;
     struct pk *list = pk_list(t->arena);
 
     pk_add(t->arena, list, pk_none(t->arena));
     t->table.entry[t->table.n] = (struct dcp_entry){
-        .name = arena_fmt(t->arena, "%.*s._extra_state/shard_%d_%d", (int)(strrchr(key, '.') - key), key, layer,
-                          n_layers) };
+        .name = arena_fmt(t->arena, "%.*s._extra_state/shard_%s", (int)(strrchr(key, '.') - key), key, place) };
     t->part[t->table.n++] = (struct dcp_part){ .tree = list };
 }
 
-static bool has_object(const struct param *p)
+static bool is_linear_weight(const struct param *p)
 {
     const char *end = strrchr(p->name, '.'), *module = end;
 
     while (module && module > p->name && module[-1] != '.')
         module--;
-    return module && p->ndim == 2 && strcmp(end, ".weight") == 0 && str_starts(module, "linear_");
+    return module && strcmp(end, ".weight") == 0 && str_starts(module, "linear_");
 }
 
-/* Add the extra-state objects of a key's linear modules: one per layer. */
+/* Returns true if the parameter is the weight of a linear module of all experts of a layer. */
+static bool is_of_experts(const struct param *p)
+{
+    return p->ndim == 3 && strstr(p->name, ".experts.experts.linear_") != NULL;
+}
+
+/* Add the extra-state objects of a key's linear modules: one per layer, or per expert and layer. */
 static void add_objects(struct torchdist_keys *ks, const struct torchdist_key *k)
 {
     const bool stacked = !ks->uneven[k->prefix];
 
     for (int l = 0; l < k->n; l++) {
         const struct param *p = k->param[l] >= 0 ? &ks->s->param[k->param[l]] : NULL;
+        const char *key = p && !stacked ? p->name : k->name;
+        const int at = stacked ? l : 0, of = stacked ? k->n : 1;
+        char place[96];
 
-        if (p && has_object(p))
-            add_extra_state_object(ks, stacked ? k->name : p->name, stacked ? l : 0, stacked ? k->n : 1);
+        if (!p || !is_linear_weight(p))
+            continue;
+        for (int64_t e = 0; is_of_experts(p) && e < p->shape[0]; e++) {
+            if (stacked)
+                snprintf(place, sizeof place, "%d.%lld_%d.%lld", at, (long long)e, of, (long long)p->shape[0]);
+            else
+                snprintf(place, sizeof place, "%lld_%lld", (long long)e, (long long)p->shape[0]);
+            add_extra_state_object(ks, key, place);
+        }
+        snprintf(place, sizeof place, "%d_%d", at, of);
+        if (p->ndim == 2)
+            add_extra_state_object(ks, key, place);
     }
 }
 
 static void add_torchdist_entries(struct torchdist_keys *ks)
 {
     struct dcp_target *t = ks->t;
-    const size_t room = (size_t)ks->s->n_params * (STATE_N + 1) + 1;
+    size_t room = (size_t)ks->s->n_params * (STATE_N + 1) + 1;
 
+    for (int i = 0; i < ks->s->n_params; i++)
+        room += is_of_experts(&ks->s->param[i]) ? (size_t)ks->s->param[i].shape[0] : 0;
     t->table.version = "1.0.0";
     t->table.entry = arena_alloc(t->arena, room * sizeof *t->table.entry);
     t->part = arena_alloc(t->arena, room * sizeof *t->part);

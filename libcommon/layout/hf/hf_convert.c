@@ -58,8 +58,11 @@ static int find_export_family(const struct hf_describing *d, struct family **f, 
         return -1;
     }
     if (*f && !rules && hf_know_names(d->s, *f, d->notes, e) < 0) {
-        family_free(*f);
-        return -1;
+        if (!hf_saved_renames(d->s, d->config)) {
+            family_free(*f);
+            return -1;
+        }
+        err_clear(e);
     }
     named = *f && !rules ? hf_is_in_shards(d->s, *f, e) : 1;
     if (named < 1) {

@@ -96,22 +96,43 @@ static void add_hf_fill(const struct hf_target *t, const struct hf_piece *p, str
     folder_add_fill(d, &f);
 }
 
-/* For each block of columns [c, c+n) of the parameter, add a fill that writes them as rows of the piece. */
+/*
+ * Add fills that write a matrix, or columns [begin, end) of it, transposed: one for each block of columns [c, c+n),
+ * which become rows. `map` maps the whole matrix.
+ */
+static void add_matrix_fills(const struct hf_target *t, const struct hf_piece *p, const struct tmap *map,
+                             struct folder_place to, const uint64_t range[2], struct folder_desc *d)
+{
+    const struct hf_tensor *x = p->of;
+    const uint64_t in = (uint64_t)dtype_size(x->map->dtype), out = (uint64_t)dtype_size(x->dtype);
+    const uint64_t cols = (uint64_t)x->shape[x->ndim - 2], rows = (uint64_t)x->shape[x->ndim - 1];
+    const uint64_t most = PLAN_ROW_MAX / in, at = to.at;
+
+    for (uint64_t c = range[0]; c < range[1]; c += most) {
+        const uint64_t n = min_u64(most, range[1] - c);
+        const struct tmap *m = n == cols ? map : tmap_slice_columns(d->keep, map, cols * in, c * in, n * in);
+
+        to.at = at + (c - range[0]) * rows * out;
+        add_hf_fill(t, p, (struct folder_fill){ .map = m, .len = m->len, .to = to, .transpose_row = n * in }, d);
+    }
+}
+
+/* Add the fills of a piece of a transposed tensor: of a matrix some columns, of several matrices some of these. */
 static void add_transposed_fills(const struct hf_target *t, const struct hf_piece *p, struct folder_place to,
                                  struct folder_desc *d)
 {
     const struct hf_tensor *x = p->of;
-    uint64_t in = (uint64_t)dtype_size(x->map->dtype), out = (uint64_t)dtype_size(x->dtype);
-    uint64_t cols = (uint64_t)x->shape[0], rows = (uint64_t)x->shape[1], most = PLAN_ROW_MAX / in;
     const uint64_t begin = (uint64_t)p->row, end = begin + (uint64_t)p->rows;
+    const uint64_t cols = (uint64_t)x->shape[x->ndim - 2], n = x->ndim == 3 ? (uint64_t)x->shape[0] : 1;
+    const uint64_t in = n ? x->map->len / n : 0, out = n ? x->len / n : 0;
 
-    for (uint64_t c = begin; c < end; c += most) {
-        uint64_t n = min_u64(most, end - c);
-        const struct tmap *m = n == cols ? x->map : tmap_slice_columns(d->keep, x->map, cols * in, c * in, n * in);
-
-        to.at = (c - begin) * rows * out;
-        add_hf_fill(t, p, (struct folder_fill){ .map = m, .len = m->len, .to = to, .transpose_row = n * in }, d);
+    if (x->ndim == 2) {
+        add_matrix_fills(t, p, x->map, to, (const uint64_t[]){ begin, end }, d);
+        return;
     }
+    for (uint64_t i = begin; i < end; i++, to.at += out)
+        add_matrix_fills(t, p, tmap_parts(d->keep, &(struct tmap_part){ x->map, i * in, in }, 1), to,
+                         (const uint64_t[]){ 0, cols }, d);
 }
 
 static void add_piece_fills(const struct hf_target *t, const struct hf_piece *p, struct folder_place to,

@@ -8,6 +8,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/experts.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
@@ -16,7 +17,7 @@ enum { LAYERS_MAX = 1 << 16 };
 
 /* ---- sizes ---- */
 
-enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
+enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_EXPERT, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
 
 /* The shapes of the families' tensors. A tensor is identified by the end of its name in Transformers. */
 static const struct { const char *end; enum size size[2]; } known_shapes[] = {
@@ -33,6 +34,12 @@ static const struct { const char *end; enum size size[2]; } known_shapes[] = {
     { ".mlp.gate_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
     { ".mlp.up_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
     { ".mlp.down_proj.weight", { SIZE_HIDDEN, SIZE_FFN } },
+    { ".experts.#.gate_proj.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
+    { ".experts.#.up_proj.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
+    { ".experts.#.down_proj.weight", { SIZE_HIDDEN, SIZE_EXPERT } },
+    { ".experts.#.w1.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
+    { ".experts.#.w3.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
+    { ".experts.#.w2.weight", { SIZE_HIDDEN, SIZE_EXPERT } },
     { ".attention.query_key_value.weight", { SIZE_QKV, SIZE_HIDDEN } },
     { ".attention.query_key_value.bias", { SIZE_QKV, SIZE_NONE } },
     { ".attention.dense.weight", { SIZE_HIDDEN, SIZE_HIDDEN } },
@@ -59,10 +66,22 @@ static int64_t read_size(const json_t *config, const char *key)
     return n > 0 && n <= INT32_MAX ? n : -1;
 }
 
+/* Returns true if the default of head_dim does not follow from the hidden size, or if heads are of several sizes. */
+static bool has_own_lanes(const json_t *config, const char *model_type)
+{
+    static const char *const models[] = { "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss",
+                                          "llama4_text", "ernie4_5", "seed_oss", "nemotron", "arcee" };
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (strcmp(models[i], model_type) == 0)
+            return read_size(config, "head_dim") < 0;
+    return json_object_get(config, "kv_lora_rank") != NULL;
+}
+
 /*
- * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. For Qwen3 without
- * head_dim the size of a head is unknown, because its default does not follow from the hidden size. BLOOM's
- * feed-forward layer is four times as wide as the model, even if an edited config.json has another intermediate_size.
+ * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. With multi-head
+ * latent attention, the sizes of heads are unknown. BLOOM's feed-forward layer is four times as wide as the model, even
+ * if an edited config.json has another intermediate_size. OLMo 2 has norms of all heads.
  */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
@@ -70,14 +89,18 @@ static void read_sizes(const json_t *config, const char *model_type, int64_t siz
     const int64_t groups = read_size(config, "num_key_value_heads");
     int64_t lanes = read_size(config, "head_dim");
 
-    if (lanes < 0 && hidden > 0 && heads > 0 && hidden % heads == 0 && strcmp(model_type, "qwen3") != 0)
+    if (has_own_lanes(config, model_type))
+        lanes = -1;
+    else if (lanes < 0 && hidden > 0 && heads > 0 && hidden % heads == 0)
         lanes = hidden / heads;
     size[SIZE_NONE] = -1;
     size[SIZE_HIDDEN] = hidden;
     size[SIZE_FFN] = strcmp(model_type, "bloom") != 0 ? read_size(config, "intermediate_size")
                      : hidden > 0                      ? 4 * hidden
                                                        : -1;
-    size[SIZE_HEAD] = lanes;
+    size[SIZE_EXPERT] = read_size(config, strcmp(model_type, "mixtral") == 0 ? "intermediate_size"
+                                                                             : "moe_intermediate_size");
+    size[SIZE_HEAD] = str_starts(model_type, "olmo") ? -1 : lanes;
     size[SIZE_QUERY] = lanes > 0 && heads > 0 ? heads * lanes : -1;
     size[SIZE_KEY] = lanes > 0 && groups > 0 ? groups * lanes : -1;
     size[SIZE_QKV] = hidden > 0 ? 3 * hidden : -1;
@@ -87,8 +110,9 @@ static void read_sizes(const json_t *config, const char *model_type, int64_t siz
 
 struct layer_tensor {
     const struct param *param;
+    const struct family_rule *rule;
     const char *kind;                   /* the parameter's name in the rules, with '*' in place of the layer number */
-    int layer;
+    int layer;                          /* a layer has several tensors of a kind if each expert has one */
 };
 
 static int cmp_kind_then_layer(const void *a, const void *b)
@@ -111,7 +135,7 @@ static int list_layer_tensors(const struct source *s, const struct family *f, st
 
     for (int i = 0; i < s->n_params; i++)
         if (hf_find_rule(f, s->param[i].name, &h) && !h.in_shards && h.layer >= 0 && h.layer < LAYERS_MAX)
-            t[n++] = (struct layer_tensor){ &s->param[i], h.rule->part[h.part], h.layer };
+            t[n++] = (struct layer_tensor){ &s->param[i], h.rule, h.rule->part[h.part], h.layer };
     if (n)
         qsort(t, (size_t)n, sizeof *t, cmp_kind_then_layer);
     *out = t;
@@ -122,6 +146,7 @@ struct layers_check {
     const struct source *s;
     int64_t size[SIZE_N];
     const bool *has_layer;              /* [LAYERS_MAX]: true for the layers that have at least one tensor */
+    const bool *has_experts;            /* [LAYERS_MAX]: true for those that have a tensor of layers with experts */
     enum severity severity;
     struct report *r;
 };
@@ -177,7 +202,16 @@ static bool check_config_shape(const struct layers_check *c, const struct layer_
     return true;
 }
 
-/* Check the n tensors of one kind, sorted by layer: none may be missing, and all must have the same shape. */
+/* Returns true if a parameter of this rule belongs to the layer. */
+static bool is_in_layer(const struct layers_check *c, const struct family_rule *r, int layer)
+{
+    return c->has_layer[layer] && (c->has_experts[layer] ? !r->dense : !r->moe);
+}
+
+/*
+ * Check the n tensors of one kind, sorted by layer: none may be missing, and all must have the same shape. Missing
+ * experts are reported by experts_check().
+ */
 static void check_kind(const struct layers_check *c, const struct layer_tensor *t, int n)
 {
     struct arena *a = arena_new(0);
@@ -187,7 +221,7 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
         const int end = i < n ? t[i].layer : LAYERS_MAX;
 
         for (; layer < end; layer++) {
-            const char *name = c->has_layer[layer] ? family_layer_name(a, t->kind, layer) : NULL;
+            const char *name = is_in_layer(c, t->rule, layer) ? family_layer_name(a, t->kind, layer) : NULL;
 
             if (name && !is_unread(c->s, name))
                 report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
@@ -268,9 +302,10 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
     struct family *f = open_family_of(config);
     struct layers_check c = { .s = s, .severity = severity, .r = r };
     struct layer_tensor *t;
-    bool *has_layer;
+    bool *has_layer, *has_experts;
     int n;
 
+    experts_check(s, config, severity, r);
     if (!f)
         return;
     if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
@@ -279,10 +314,14 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
                    "is that of another model, or ckpt-edit rename can change the names", model_type, family_name(f));
     n = list_layer_tensors(s, f, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
-    for (int i = 0; i < n; i++)
+    has_experts = xcalloc(LAYERS_MAX, sizeof *has_experts);
+    for (int i = 0; i < n; i++) {
         has_layer[t[i].layer] = true;
+        has_experts[t[i].layer] |= t[i].rule->moe;
+    }
     read_sizes(config, model_type, c.size);
     c.has_layer = has_layer;
+    c.has_experts = has_experts;
     for (int i = 0, first = 0; i < n; i++)
         if (i + 1 == n || strcmp(t[i].kind, t[i + 1].kind) != 0) {
             check_kind(&c, t + first, i + 1 - first);
@@ -290,6 +329,7 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
         }
     check_biases(&c, config, model_type, t, n);
     free(has_layer);
+    free(has_experts);
     free(t);
     family_free(f);
 }

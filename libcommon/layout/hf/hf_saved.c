@@ -313,6 +313,17 @@ bool hf_ties_head(const json_t *config)
     return json_is_true(json_object_get(config, "tie_word_embeddings"));
 }
 
+bool hf_saved_renames(const struct source *s, const json_t *config)
+{
+    const char *model = json_string_value(json_object_get(config, "model_type"));
+    const struct saving x = { .name = model ? names_of(model) : NULL };
+
+    for (int i = 0; i < s->n_params; i++)
+        if (find_saved_name(&x, s->param[i].name))
+            return true;
+    return false;
+}
+
 int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes, struct err *e)
 {
     const char *model = json_string_value(json_object_get(config, "model_type"));

@@ -27,6 +27,8 @@ struct source;
  */
 MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes,
                               struct err *e);
+/* Returns true if hf_saved_names() would rename at least one parameter. */
+bool hf_saved_renames(const struct source *s, const json_t *config);
 /* Returns true if tie_word_embeddings is true in config.json. */
 bool hf_ties_head(const json_t *config);
 

@@ -11,11 +11,15 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
+/* Limit for the number of experts that a shape in a file states. */
+enum { EXPERTS_MAX = 1 << 16 };
+
 /* A parameter of the Transformers model, and its place as a part of a Megatron-core parameter. */
 struct fusion_part {
     struct param *from;
     const struct family_rule *rule;
     int part, layer;  /* part: index of this part in the rule; layer: layer number, -1 outside of the layers */
+    int expert;                 /* number of the expert in the name; -1 if there is none */
     int place;                  /* position in the model: -1 before the layers, 0 in a layer, 1 after the layers */
 };
 
@@ -28,6 +32,8 @@ struct fusion {
     struct err *e;
     int n;
     struct fusion_part *member;
+    int n_experts;              /* number of experts of a layer: that of config.json, else that of the names; or 0 */
+    bool *has_experts;          /* [layers]: true for the layers that have a parameter of layers with experts */
     int n_buffers;              /* number of buffers that are left out */
 };
 
@@ -57,6 +63,8 @@ static int add_fusion_part(struct fusion *x, struct param *p)
         why = str_fmt("no rule of the family %s has this name in Transformers", family_name(x->f));
     } else if (!family_core_name(h.rule)) {
         why = str_fmt("Megatron-core has nothing like it, as the rules of %s are", family_name(x->f));
+    } else if (x->z->experts > 0 && h.expert >= x->z->experts) {
+        why = str_fmt("is of expert %d, config.json states %lld experts", h.expert, (long long)x->z->experts);
     } else if (h.layer >= x->z->layers) {
         why = str_fmt("is of layer %d, config.json has %lld", h.layer, (long long)x->z->layers);
     }
@@ -65,7 +73,11 @@ static int add_fusion_part(struct fusion *x, struct param *p)
         free(why);
         return -1;
     }
-    x->member[x->n++] = (struct fusion_part){ p, h.rule, h.part, h.layer, family_place(x->f, h.rule) };
+    x->member[x->n++] = (struct fusion_part){ p, h.rule, h.part, h.layer, h.expert, family_place(x->f, h.rule) };
+    if (h.rule->moe)
+        x->has_experts[h.layer] = true;
+    if (h.expert >= x->n_experts)
+        x->n_experts = h.expert + 1;
     return 0;
 }
 
@@ -78,24 +90,53 @@ static int by_fusion_place(const void *a, const void *b)
         return x->place - y->place;
     if (x->layer != y->layer)
         return x->layer - y->layer;
-    return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
+    if (x->rule != y->rule)
+        return x->rule->line - y->rule->line;
+    return x->expert != y->expert ? x->expert - y->expert : x->part - y->part;
 }
 
-/* Check that a rule that matches at least one parameter matches all of its parts in all layers. */
+/* Returns the number of parts, of all experts if each has its own, that make up one Megatron-core parameter. */
+static int n_fused_parts(const struct fusion *x, const struct family_rule *r)
+{
+    return r->n_parts * (r->each_expert ? x->n_experts : 1);
+}
+
+/* Returns the first layer from `layer` on that has the rule's parameter. Returns the number of layers if none has. */
+static int next_layer_of(const struct fusion *x, const struct family_rule *r, int layer)
+{
+    while (layer < x->z->layers && (x->has_experts[layer] ? r->dense : r->moe))
+        layer++;
+    return layer;
+}
+
+/*
+ * Check that a rule that matches at least one parameter matches all of its parts in all layers, or in those with or
+ * without experts if it is a rule for these.
+ */
 static int check_fusion_rule_complete(const struct fusion *x, const struct family_rule *r)
 {
-    const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
-    int due = 0, n_met = 0;
+    const bool numbered = family_place(x->f, r) == 0;
+    const int n = n_fused_parts(x, r);
+    int layer = numbered ? next_layer_of(x, r, 0) : 0, due = 0, n_met = 0;
 
-    for (int i = 0; i < x->n; i++)
-        if (x->member[i].rule == r) {
-            n_met++;
-            due += (x->member[i].layer < 0 ? 0 : x->member[i].layer) * r->n_parts + x->member[i].part == due;
+    for (int i = 0; i < x->n; i++) {
+        const struct fusion_part *m = &x->member[i];
+
+        if (m->rule != r)
+            continue;
+        n_met++;
+        if (m->layer > layer || (numbered && m->layer < layer) ||
+            (m->expert > 0 ? m->expert : 0) * r->n_parts + m->part != due)
+            break;
+        if (++due == n) {
+            due = 0;
+            layer = numbered ? next_layer_of(x, r, layer + 1) : 1;
         }
-    if (n_met == 0 || due == n)
+    }
+    if (n_met == 0 || layer >= (numbered ? x->z->layers : 1))
         return 0;
-    return refuse_fused_param(x, family_layer_name(x->s->arena, r->part[due % r->n_parts], due / r->n_parts),
-                  "is missing, but others of its kind exist");
+    return refuse_fused_param(x, family_expert_name(x->s->arena, r->part[due % r->n_parts], layer, due / r->n_parts),
+                              "is missing, but others of its kind exist");
 }
 
 static int check_members(const struct fusion *x)
@@ -106,29 +147,38 @@ static int check_members(const struct fusion *x)
                      x->member[i - 1].from->name, x->member[i].from->name);
             return -1;
         }
+    for (int i = 0; i < x->n; i++)
+        if (x->member[i].rule->dense && x->has_experts[x->member[i].layer])
+            return refuse_fused_param(x, x->member[i].from->name,
+                                      "is of a layer without experts, and the layer has experts, too");
     for (int i = 0; i < family_n(x->f); i++)
         if (check_fusion_rule_complete(x, family_at(x->f, i)) < 0)
             return -1;
     return 0;
 }
 
-/* Check that all tensors have one floating-point type, because Megatron's weights have one type. */
+/*
+ * Check that all tensors have one floating-point type, because Megatron's weights have one type. Tensors that are fp32
+ * by their rule may differ.
+ */
 static int check_fused_dtypes(const struct fusion *x)
 {
-    const struct param *first = x->member[0].from;
-    const enum dtype t = first->state[fused_weight_state(first)]->dtype;
+    const struct param *first = NULL;
 
-    if (!dtype_is_float(t))
-        return refuse_fused_param(x, first->name, "is of no floating-point type");
-    for (int i = 1; i < x->n; i++) {
+    for (int i = 0; i < x->n; i++) {
         const struct param *p = x->member[i].from;
-        const enum dtype other = p->state[fused_weight_state(p)]->dtype;
+        const enum dtype t = p->state[fused_weight_state(p)]->dtype;
 
-        if (other == t)
+        if (!dtype_is_float(t))
+            return refuse_fused_param(x, p->name, "is of no floating-point type");
+        if (x->member[i].rule->fp32)
+            continue;
+        first = first ? first : p;
+        if (t == first->state[fused_weight_state(first)]->dtype)
             continue;
         err_data(x->e, x->s->path, ERR_NO_BYTE, "%s is of %s, %s of %s: Megatron-core needs weights of one type; "
-                                                "export-hf --dtype writes such a "
-                                                "folder", first->name, dtype_name(t), p->name, dtype_name(other));
+                                                "export-hf --dtype writes such a folder", first->name,
+                 dtype_name(first->state[fused_weight_state(first)]->dtype), p->name, dtype_name(t));
         return -1;
     }
     return 0;
@@ -236,44 +286,101 @@ static struct hf_stored stored_as(const struct param *p)
     return t;
 }
 
+/* Returns the number of matrices of a parameter that is transposed: one, or one for each expert. */
+static int64_t n_matrices(const struct fusion_part *m)
+{
+    return m->rule->experts ? m->from->shape[0] : 1;
+}
+
+/* Check that the parameters that are transposed are matrices, or a matrix for each expert. Sets *n to their number. */
+static int count_transposed(const struct fusion *x, int64_t *n)
+{
+    *n = 0;
+    for (int i = 0; i < x->n; i++) {
+        const struct fusion_part *m = &x->member[i];
+
+        if (!m->rule->transposed)
+            continue;
+        if (m->from->ndim != 2 + m->rule->experts || (m->rule->experts && m->from->shape[0] > EXPERTS_MAX))
+            return refuse_fused_param(x, m->from->name, "is not a matrix, but its rule transposes it");
+        *n += n_matrices(m);
+    }
+    return 0;
+}
+
+/* Fill from[] with the matrices of a parameter, in their order. Returns their number. */
+static int list_matrices(const struct fusion *x, const struct fusion_part *m, struct hf_stored *from)
+{
+    const struct hf_stored whole = stored_as(m->from);
+    const int64_t n = n_matrices(m);
+
+    for (int64_t k = 0; k < n; k++) {
+        const uint64_t len = whole.map->len / (uint64_t)n;
+
+        from[k] = whole;
+        from[k].ndim = 2;
+        memcpy(from[k].shape, whole.shape + whole.ndim - 2, 2 * sizeof *whole.shape);
+        from[k].x.len = len;
+        if (n > 1)
+            from[k].map = tmap_parts(x->s->arena, &(struct tmap_part){ whole.map, (uint64_t)k * len, len }, 1);
+    }
+    return (int)n;
+}
+
+/* Give the parameter the map of its transposed matrices, and the shape that it then has. */
+static void set_transposed(const struct fusion *x, const struct fusion_part *m, struct tmap *const *map)
+{
+    const int n = (int)n_matrices(m);
+    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
+    struct param *p = m->from;
+    const int64_t rows = p->shape[p->ndim - 2];
+
+    for (int k = 0; k < n; k++)
+        part[k] = (struct tmap_part){ map[k], 0, map[k]->len };
+    p->state[fused_weight_state(p)] = n == 1 ? map[0] : tmap_parts(x->s->arena, part, n);
+    p->shape[p->ndim - 2] = p->shape[p->ndim - 1];
+    p->shape[p->ndim - 1] = rows;
+    /* a digest depends on the order of the elements, so it is no longer valid */
+    memset(p->has_digest, 0, sizeof p->has_digest);
+    free(part);
+}
+
 /*
  * Transpose the matrices that are stored as [in, out] to [out, in]. In a dry run (spool_dir is NULL), zeros take their
  * place.
  */
 static int transpose_fused_matrices(struct fusion *x)
 {
-    struct hf_stored *from = xcalloc((size_t)x->n + 1, sizeof *from);
-    struct hf_matrix *m = xcalloc((size_t)x->n + 1, sizeof *m);
-    int n = 0, rc = 0, zeros = -1;
+    int64_t n_all;
+    int rc = count_transposed(x, &n_all), n = 0, zeros = -1;
+    struct hf_stored *from = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *from);
+    struct hf_matrix *m = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *m);
+    struct tmap **map = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *map);
 
-    for (int i = 0; i < x->n && rc == 0; i++) {
-        struct param *p = x->member[i].from;
-        struct tmap **map = &p->state[fused_weight_state(p)];
-
-        if (!x->member[i].rule->transposed)
-            continue;
-        if (p->ndim != 2)
-            rc = refuse_fused_param(x, p->name, "is not a matrix, but its rule transposes it");
-        from[n] = stored_as(p);
-        m[n] = (struct hf_matrix){ &from[n], map };
-        n++;
-        p->shape[0] = from[n - 1].shape[1];
-        p->shape[1] = from[n - 1].shape[0];
-        /* a digest depends on the order of the elements, so it is no longer valid */
-        memset(p->has_digest, 0, sizeof p->has_digest);
-        if (!x->o->spool_dir)
-            *map = tmap_slice_zeros(x->s->arena, x->s->files, &zeros, (*map)->dtype, (*map)->len);
+    for (int i = 0; i < x->n && rc == 0; i++)
+        if (x->member[i].rule->transposed)
+            n += list_matrices(x, &x->member[i], &from[n]);
+    for (int k = 0; k < n; k++) {
+        m[k] = (struct hf_matrix){ &from[k], &map[k] };
+        map[k] = x->o->spool_dir ? NULL
+                                 : tmap_slice_zeros(x->s->arena, x->s->files, &zeros, from[k].dtype, from[k].x.len);
     }
     if (rc == 0 && n && x->o->spool_dir)
         rc = hf_spool(x->s, m, n, x->o, x->e);
+    for (int i = 0, k = 0; i < x->n && rc == 0; i++)
+        if (x->member[i].rule->transposed) {
+            set_transposed(x, &x->member[i], &map[k]);
+            k += (int)n_matrices(&x->member[i]);
+        }
     free(from);
     free(m);
+    free(map);
     return rc;
 }
 
 /* ---- rows ---- */
 
-/* Rows [at, at + n) of the part with number `of`. */
+/* Rows [at, at + n) of the part with number `of`. The first length of a part is its number of rows. */
 struct fusion_rows { int of; int64_t at, n; };
 
 /*
@@ -304,27 +411,32 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
 
 /*
  * Choose the rows of the parts that make up a Megatron-core parameter, in order. m points to the first of the parts.
- * `row` must have room for 3 * groups entries. Returns the number of entries, or -1 if the shapes do not fit.
+ * `row` must have room for 3 * groups entries, and one for each part. Returns the number of entries, or -1 if the
+ * shapes do not fit.
  */
 static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
     const struct param *first = m->from;
+    const int n = n_fused_parts(x, m->rule);
 
-    for (int i = 0; i < m->rule->n_parts; i++) {
+    for (int i = 0; i < n; i++) {
         const struct param *p = m[i].from;
 
         if (p->ndim < 1 || p->shape[0] < 1 || p->state[fused_weight_state(p)]->len == 0 ||
             !shape_equal(p->ndim - 1, p->shape + 1, first->ndim - 1, first->shape + 1))
             return refuse_fused_param(x, p->name, "its shape does not fit the others that it goes together with");
-        if (m->rule->merge == MERGE_CAT0_HALVES && p->shape[0] != first->shape[0])
-            return refuse_fused_param(x, p->name, "has other rows than the other half");
+        if ((m->rule->merge == MERGE_CAT0_HALVES || n > m->rule->n_parts) && p->shape[0] != first->shape[0])
+            return refuse_fused_param(x, p->name, n > m->rule->n_parts ? "has other rows than the other experts"
+                                                                       : "has other rows than the other half");
         row[i] = (struct fusion_rows){ i, 0, p->shape[0] };
     }
     if (m->rule->qkv)
         return fuse_qkv(x, m, row);
     if (m->rule->merge == MERGE_VOCAB && first->shape[0] != x->z->vocab)
         return refuse_fused_param(x, first->name, "its rows are not config.json's vocab_size");
-    return m->rule->n_parts;
+    if (m->rule->experts && !m->rule->each_expert && first->shape[0] != x->n_experts)
+        return refuse_fused_param(x, first->name, "does not hold the experts of config.json");
+    return n;
 }
 
 static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, const struct fusion_rows *row, int n)
@@ -344,23 +456,59 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
     return to;
 }
 
+/* Returns the map of a parameter of all experts in which the rows of gate and up alternate, with gate before up. */
+static struct tmap *separate_halves(const struct fusion *x, const struct param *p, const struct tmap *m)
+{
+    const int64_t experts = p->shape[0], rows = p->shape[1];
+    const uint64_t row = m->len / (uint64_t)(experts * rows), half = m->len / (uint64_t)(2 * experts);
+    const struct tmap *kind[] = { tmap_slice_columns(x->s->arena, m, 2 * row, 0, row),
+                                  tmap_slice_columns(x->s->arena, m, 2 * row, row, row) };
+    struct tmap_part *part = xcalloc((size_t)(2 * experts), sizeof *part);
+    struct tmap *to;
+
+    for (int64_t i = 0; i < 2 * experts; i++)
+        part[i] = (struct tmap_part){ kind[i % 2], (uint64_t)(i / 2) * half, half };
+    to = tmap_parts(x->s->arena, part, (int)(2 * experts));
+    free(part);
+    return to;
+}
+
+/* Set the shape of a parameter that is made of n parts: with one for each expert, experts are its first axis. */
+static void shape_fused_param(const struct fusion *x, const struct fusion_part *m, const struct fusion_rows *row, int n,
+                              struct param *to)
+{
+    int64_t rows = 0;
+
+    for (int i = 0; i < n; i++)
+        rows += row[i].n;
+    if (m->rule->each_expert) {
+        memmove(to->shape + 1, m->from->shape, (size_t)to->ndim * sizeof *to->shape);
+        to->shape[to->ndim++ > 0] = rows / x->n_experts;
+    }
+    to->shape[0] = m->rule->each_expert ? x->n_experts : rows;
+}
+
 /* Make the Megatron-core parameter *to from its parts; m points to the first part. */
 static int make_fused_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
-    struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);
+    struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups + (size_t)n_fused_parts(x, m->rule), sizeof *row);
     const int n = choose_fused_rows(x, m, row);
     const enum state st = fused_weight_state(m->from);
+    int rc = n < 0 ? -1 : 0;
 
     *to = *m->from;
     to->name = family_layer_name(x->s->arena, family_core_name(m->rule), m->layer);
     to->merge = family_merge(m->rule, family_core_name(m->rule));
     to->shared_with = NULL;
     memset(to->spelled, 0, sizeof to->spelled);
-    if (n > 1) {
-        to->shape[0] = 0;
-        for (int i = 0; i < n; i++)
-            to->shape[0] += row[i].n;
+    if (n > 1 || (n == 1 && m->rule->each_expert)) {
+        shape_fused_param(x, m, row, n, to);
         to->state[st] = fuse(x, m, row, n);
+        to->has_digest[st] = false;
+    } else if (n == 1 && m->rule->interleaved && (to->ndim < 2 || to->shape[1] % 2)) {
+        rc = refuse_fused_param(x, m->from->name, "has no rows in pairs of gate and up");
+    } else if (n == 1 && m->rule->interleaved) {
+        to->state[st] = separate_halves(x, to, to->state[st]);
         to->has_digest[st] = false;
     } else if (n == 1 && m->rule->merge == MERGE_VOCAB && x->o->repeat_to > to->shape[0]) {
         const struct hf_stored t = stored_as(m->from);
@@ -370,7 +518,7 @@ static int make_fused_param(const struct fusion *x, const struct fusion_part *m,
         to->has_digest[st] = false;
     }
     free(row);
-    return n < 0 ? -1 : 0;
+    return rc;
 }
 
 static int check_repeated_vocab_rows(const struct fusion *x)
@@ -402,6 +550,8 @@ int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes
     int rc = check_repeated_vocab_rows(&x), n = 0;
 
     x.member = xcalloc((size_t)s->n_params + 1, sizeof *x.member);
+    x.has_experts = xcalloc((size_t)z->layers + 1, sizeof *x.has_experts);
+    x.n_experts = z->experts > 0 ? (int)z->experts : 0;
     for (int i = 0; i < s->n_params && rc == 0; i++)
         rc = add_fusion_part(&x, &s->param[i]);
     if (rc == 0 && x.n == 0)
@@ -414,9 +564,10 @@ int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes
         attach_manifest_crcs(&x);
         rc = transpose_fused_matrices(&x);
     }
-    for (int i = 0; i < x.n && rc == 0; i += x.member[i].rule->n_parts)
+    for (int i = 0; i < x.n && rc == 0; i += n_fused_parts(&x, x.member[i].rule))
         rc = make_fused_param(&x, &x.member[i], &to[n++]);
     free(x.member);
+    free(x.has_experts);
     if (rc < 0)
         return -1;
     report_fusion_notes(&x);

@@ -2,10 +2,10 @@
  * hf_shards.h - convert a Transformers folder to the parameters of Megatron-core
  *
  * This is the inverse of hf_translate.h and uses the same rules. Queries, keys and values are combined group by group,
- * the gate of an MLP is placed before the up projection, matrices stored as [in, out] are transposed, and padding rows
- * are added to the vocabulary. A tied head is left out, and so are buffers that older releases of Transformers saved
- * with the parameters. All changes are made in tensor maps, except that transposed matrices are first written to an
- * unnamed spool file (hf_source.h).
+ * the gate of an MLP is placed before the up projection, the experts of a layer are combined on an axis in front,
+ * matrices stored as [in, out] are transposed, and padding rows are added to the vocabulary. A tied head is left out,
+ * and so are buffers that older releases of Transformers saved with the parameters. All changes are made in tensor
+ * maps, except that transposed matrices are first written to an unnamed spool file (hf_source.h).
  */
 #ifndef SHARDKIT_LAYOUT_HF_SHARDS_H
 #define SHARDKIT_LAYOUT_HF_SHARDS_H

@@ -233,9 +233,13 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
     struct hf_tensor *to = &t->tensor[t->n_tensors++];
 
     *to = (struct hf_tensor){ .name = p->name, .param = param, .ndim = p->ndim,
-                              .transposed = t->q.transposed && t->q.transposed[param] && p->ndim == 2 };
-    for (int d = 0; d < p->ndim; d++)
-        to->shape[d] = p->shape[to->transposed ? p->ndim - 1 - d : d];
+                              .transposed = t->q.transposed && t->q.transposed[param] &&
+                                            (p->ndim == 2 || p->ndim == 3) };
+    memcpy(to->shape, p->shape, sizeof to->shape);
+    if (to->transposed) {               /* of a tensor of three dimensions, each matrix */
+        to->shape[p->ndim - 2] = p->shape[p->ndim - 1];
+        to->shape[p->ndim - 1] = p->shape[p->ndim - 2];
+    }
     to->map = choose_state(t, p, &to->state);
     if (!to->map) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: has no weights", p->name);

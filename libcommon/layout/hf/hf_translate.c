@@ -10,11 +10,12 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/unwrap.h"
+#include "libcommon/ckpt/experts.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Maximum number of layers of a model. A layer number comes from a name in the file, so it must be bounded. */
-enum { LAYERS_MAX = 1 << 16 };
+/* Limits of a model. Numbers of layers and experts come from the files, so they must be bounded. */
+enum { LAYERS_MAX = 1 << 16, EXPERTS_MAX = 1 << 16 };
 
 /* A parameter of the Transformers model, which is a piece of the source's parameter `from`. */
 struct piece {
@@ -22,6 +23,7 @@ struct piece {
     const struct family_rule *rule;
     /* part: index of this piece in the rule; layer: number of the block, from 0; -1 outside of the blocks */
     int part, layer;
+    int expert;                 /* index of the expert, if each expert is a piece; otherwise -1 */
     bool stacked;               /* true if `from` holds all layers, and this piece is one of them */
     int place;                  /* position in the model: -1 before the blocks, 0 in a block, 1 after the blocks */
 };
@@ -76,6 +78,7 @@ int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, st
     z->lanes = config_integer_or_default(config, "head_dim", NULL, z->heads > 0 ? hidden / z->heads : 0);
     z->vocab = config_integer_or_default(config, "vocab_size", NULL, 0);
     z->tied = json_is_boolean(tied) ? json_is_true(tied) : -1;
+    z->experts = experts_count_stated(config);
     if (z->layers >= 1 && z->layers <= LAYERS_MAX && z->heads >= 1 && z->groups >= 1 && z->heads % z->groups == 0 &&
         z->heads <= 1 << 20 && z->lanes >= 1 && z->lanes <= 1 << 20 && z->vocab >= 1)
         return 0;
@@ -254,12 +257,24 @@ static int block_of(const struct translation *t, const struct family_hit *h)
     return (int)(at - t->number);
 }
 
-static void add_pieces(struct translation *t, struct piece x)
+/* Add the pieces of parameter x.from: one for each part, and for each expert if the rule has one parameter for each. */
+static int add_pieces(struct translation *t, struct piece x)
 {
-    for (x.part = 0; x.part < x.rule->n_parts; x.part++) {
-        ARRAY_ROOM(t->piece, t->cap, t->n + 1);
-        t->piece[t->n++] = x;
+    const int axis = x.stacked;
+    const int64_t n = x.rule->experts && x.from->ndim > axis ? x.from->shape[axis] : 0;
+
+    if (x.rule->experts && (n < 1 || n > EXPERTS_MAX || (t->z->experts > 0 && n != t->z->experts))) {
+        err_data(t->e, t->s->path, ERR_NO_BYTE, "parameter %s: holds %lld experts, config.json states %lld",
+                 x.from->name, (long long)n, (long long)t->z->experts);
+        return -1;
     }
+    for (int64_t expert = 0; expert < (x.rule->each_expert ? n : 1); expert++)
+        for (x.part = 0; x.part < x.rule->n_parts; x.part++) {
+            x.expert = x.rule->each_expert ? (int)expert : -1;
+            ARRAY_ROOM(t->piece, t->cap, t->n + 1);
+            t->piece[t->n++] = x;
+        }
+    return 0;
 }
 
 /*
@@ -274,7 +289,14 @@ static int by_piece_place(const void *a, const void *b)
         return x->place - y->place;
     if (x->layer != y->layer)
         return x->layer - y->layer;
-    return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
+    if (x->rule != y->rule)
+        return x->rule->line - y->rule->line;
+    return x->expert != y->expert ? x->expert - y->expert : x->part - y->part;
+}
+
+static const char *piece_name(const struct translation *t, const struct piece *x)
+{
+    return family_expert_name(t->s->arena, x->rule->part[x->part], x->layer, x->expert);
 }
 
 /* Check that no two pieces have the same name. The pieces are sorted, so equal names are adjacent. */
@@ -285,50 +307,87 @@ static int check_pieces_unique(const struct translation *t)
 
         if (by_piece_place(x, y) == 0) {
             err_data(t->e, t->s->path, ERR_NO_BYTE, "parameters %s and %s: both are %s of Transformers", x->from->name,
-                     y->from->name, family_layer_name(t->s->arena, x->rule->part[x->part], x->layer));
+                     y->from->name, piece_name(t, x));
             return -1;
         }
     }
     return 0;
 }
 
-/* Check that a rule that matches a parameter of at least one block matches one in every block. */
+/*
+ * Set has_experts[block] for the blocks that have a parameter of layers with experts. Returns -1 with ERR_DATA if a
+ * block also has one of layers without them.
+ */
+static int find_expert_blocks(const struct translation *t, bool *has_experts)
+{
+    for (int k = 0; k < t->n; k++)
+        if (t->piece[k].rule->moe && t->piece[k].layer >= 0)
+            has_experts[t->piece[k].layer] = true;
+    for (int k = 0; k < t->n; k++)
+        if (t->piece[k].rule->dense && has_experts[t->piece[k].layer])
+            return refuse_translated_param(t, t->piece[k].from->name, "is of a layer without experts, and the layer "
+                                           "has experts, too");
+    return 0;
+}
+
+/* Returns true if the rule's parameter belongs to the block. */
+static bool is_in_block(const struct family_rule *r, bool has_experts)
+{
+    return has_experts ? !r->dense : !r->moe;
+}
+
+/* Check that a rule that matches a parameter of at least one block matches one in every block of its kind. */
+static int check_rule_in_blocks(const struct translation *t, const struct family_rule *r, const bool *has_experts)
+{
+    int next = 0;               /* the first block for which no piece has been found yet */
+    bool met = false;
+
+    for (int k = 0; k < t->n; k++) {
+        if (t->piece[k].rule != r || t->piece[k].part > 0 || t->piece[k].expert > 0)
+            continue;
+        met = true;
+        while (next < t->piece[k].layer && !is_in_block(r, has_experts[next]))
+            next++;
+        next += t->piece[k].layer == next;
+    }
+    while (next < t->n_layers && !is_in_block(r, has_experts[next]))
+        next++;
+    if (!met || next >= t->n_layers)
+        return 0;
+    return refuse_translated_param(t, family_layer_name(t->s->arena, r->part[0], next),
+                                   "this layer has none, others have");
+}
+
 static int check_blocks(const struct translation *t)
 {
-    for (int i = 0; i < family_n(t->f); i++) {
-        const struct family_rule *r = family_at(t->f, i);
-        int next = 0;           /* the first block for which no piece has been found yet */
+    bool *has_experts = xcalloc((size_t)t->n_layers + 1, sizeof *has_experts);
+    int rc = find_expert_blocks(t, has_experts);
 
-        bool met = false;
-
-        for (int k = 0; k < t->n && family_place(t->f, r) == 0; k++)
-            if (t->piece[k].rule == r && t->piece[k].part == 0) {
-                met = true;
-                next += t->piece[k].layer == next;
-            }
-        if (met && next < t->n_layers)
-            return refuse_translated_param(t, family_layer_name(t->s->arena, r->part[0], next),
-                                           "this layer has none, others have");
-    }
-    return 0;
+    for (int i = 0; i < family_n(t->f) && rc == 0; i++)
+        if (family_place(t->f, family_at(t->f, i)) == 0)
+            rc = check_rule_in_blocks(t, family_at(t->f, i), has_experts);
+    free(has_experts);
+    return rc;
 }
 
 static int find_pieces(struct translation *t)
 {
-    for (int i = 0; i < t->s->n_params; i++) {
+    int rc = 0;
+
+    for (int i = 0; i < t->s->n_params && rc == 0; i++) {
         const struct param *p = &t->s->param[i];
         struct family_hit h;
 
         if (p->shared_with || find_shard_name_rule(t, p, &h) < 0)
             continue;
-        for (int l = 0; h.stacked && l < t->n_layers; l++)
-            add_pieces(t, (struct piece){ p, h.rule, 0, l, true, 0 });
+        for (int l = 0; h.stacked && l < t->n_layers && rc == 0; l++)
+            rc = add_pieces(t, (struct piece){ p, h.rule, 0, l, -1, true, 0 });
         if (!h.stacked)
-            add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), false, family_place(t->f, h.rule) });
+            rc = add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), -1, false, family_place(t->f, h.rule) });
     }
-    if (t->n)
+    if (rc == 0 && t->n)
         qsort(t->piece, (size_t)t->n, sizeof *t->piece, by_piece_place);
-    return check_pieces_unique(t) < 0 ? -1 : check_blocks(t);
+    return rc < 0 || check_pieces_unique(t) < 0 ? -1 : check_blocks(t);
 }
 
 /* ---- elements ---- */
@@ -345,22 +404,50 @@ static void add_kind(const struct translation *t, int kind, struct rows *row, in
         row[(*n)++] = (struct rows){ (g * (q + 2) + (kind ? q + kind - 1 : 0)) * lanes, (kind ? 1 : q) * lanes };
 }
 
+/* Returns the number of leading axes of x->from: an axis of layers if it is stacked, and one of experts. */
+static int n_outer_axes(const struct piece *x)
+{
+    return x->stacked + x->rule->experts;
+}
+
+/*
+ * Returns the map of the rows that make up a piece, of m, which maps a state of x->from. If the piece has all experts,
+ * it has these rows of each of them.
+ */
 static struct tmap *cut_rows(struct translation *t, const struct piece *x, const struct tmap *m, const struct rows *row,
                              int n)
 {
-    int64_t rows = x->from->shape[x->stacked], layers = x->stacked ? x->from->shape[0] : 1;
-    uint64_t layer = m->len / (uint64_t)layers, bytes = rows ? layer / (uint64_t)rows : 0;
-    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
+    const int64_t rows = x->from->shape[n_outer_axes(x)], layers = x->stacked ? x->from->shape[0] : 1;
+    const int64_t experts = x->rule->experts ? x->from->shape[x->stacked] : 1;
+    const int n_matrices = x->rule->experts && x->expert < 0 ? (int)experts : 1;
+    const uint64_t layer = m->len / (uint64_t)layers, matrix = layer / (uint64_t)experts;
+    const uint64_t bytes = rows ? matrix / (uint64_t)rows : 0;
+    const uint64_t begin = (x->stacked ? (uint64_t)x->layer * layer : 0) +
+                           (x->expert > 0 ? (uint64_t)x->expert * matrix : 0);
+    struct tmap_part *part = xcalloc((size_t)n_matrices * (size_t)n, sizeof *part);
+    struct tmap *to;
 
-    if (x->stacked) {
-        part[0] = (struct tmap_part){ m, (uint64_t)x->layer * layer, layer };
-        m = tmap_parts(t->s->arena, part, 1);
+    for (int i = 0; i < n_matrices * n; i++)
+        part[i] = (struct tmap_part){ m, begin + (uint64_t)(i / n) * matrix + (uint64_t)row[i % n].at * bytes,
+                                      (uint64_t)row[i % n].n * bytes };
+    if (n == 1 && row[0].n == rows) {
+        part[0].len = (uint64_t)n_matrices * matrix;
+        to = tmap_parts(t->s->arena, part, 1);
+    } else {
+        to = tmap_parts(t->s->arena, part, n_matrices * n);
     }
-    for (int i = 0; i < n; i++)
-        part[i] = (struct tmap_part){ m, (uint64_t)row[i].at * bytes, (uint64_t)row[i].n * bytes };
-    m = tmap_parts(t->s->arena, part, n);
     free(part);
-    return (struct tmap *)m;
+    return to;
+}
+
+/* Returns the map of a state of a piece whose rows of gate and up alternate in Transformers. */
+static struct tmap *interleave_rows(struct translation *t, const struct piece *x, const struct tmap *m)
+{
+    const int64_t rows = x->from->shape[n_outer_axes(x)];
+    const struct rows gate = { 0, rows / 2 }, up = { rows / 2, rows / 2 };
+    const uint64_t n_rows = (uint64_t)(rows * (x->stacked ? x->from->shape[0] : 1) * x->from->shape[x->stacked]);
+
+    return tmap_alternate_rows(t->s->arena, cut_rows(t, x, m, &gate, 1), cut_rows(t, x, m, &up, 1), m->len / n_rows);
 }
 
 /*
@@ -370,7 +457,7 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
 static int choose_piece_rows(struct translation *t, const struct piece *x, struct rows *row)
 {
     const struct hf_sizes *z = t->z;
-    int64_t rows = x->from->shape[x->stacked];
+    int64_t rows = x->from->shape[n_outer_axes(x)];
     int n = 0;
 
     row[0] = (struct rows){ 0, rows };
@@ -383,11 +470,12 @@ static int choose_piece_rows(struct translation *t, const struct piece *x, struc
                 add_kind(t, kind, row, &n);
         return n;
     }
-    if (x->from->merge == MERGE_CAT0_HALVES && x->rule->n_parts != 2)
+    if (x->from->merge == MERGE_CAT0_HALVES && x->rule->merge != MERGE_CAT0_HALVES)
         return refuse_translated_param(t, x->from->name,
                                        "is of a gated MLP, which models of this family have not in Transformers");
-    if (x->rule->n_parts == 2) {
-        row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
+    if (x->rule->merge == MERGE_CAT0_HALVES) {
+        if (x->rule->n_parts == 2)
+            row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
         return rows % 2 ? refuse_translated_param(t, x->from->name, "an odd number of rows cannot be halves") : 1;
     }
     if (x->rule->merge != MERGE_VOCAB || rows == z->vocab)
@@ -399,25 +487,37 @@ static int choose_piece_rows(struct translation *t, const struct piece *x, struc
     return 1;
 }
 
+/* Set the name and shape of a piece, which has `rows` rows. */
+static void shape_piece(const struct translation *t, const struct piece *x, int64_t rows, struct param *to)
+{
+    const int left_out = x->stacked + (x->expert >= 0);
+
+    *to = *x->from;
+    to->name = piece_name(t, x);
+    to->ndim -= left_out;
+    memmove(to->shape, x->from->shape + left_out, (size_t)to->ndim * sizeof *to->shape);
+    memset(to->spelled, 0, sizeof to->spelled);
+    to->shape[n_outer_axes(x) - left_out] = rows;
+}
+
 static int make_translated_param(struct translation *t, const struct piece *x, struct param *to)
 {
     const struct param *from = x->from;
     struct rows *row = xcalloc(3 * (size_t)t->z->groups, sizeof *row);
-    int n =
-        from->ndim > x->stacked ? choose_piece_rows(t, x, row) : refuse_translated_param(t, from->name, "has no rows");
-    bool whole = n == 1 && !x->stacked && row[0].n == from->shape[0];
+    int n = from->ndim > n_outer_axes(x) ? choose_piece_rows(t, x, row)
+                                         : refuse_translated_param(t, from->name, "has no rows");
+    int64_t rows = 0;
+    bool whole;
 
-    *to = *from;
-    to->name = family_layer_name(t->s->arena, x->rule->part[x->part], x->layer);
-    to->ndim -= x->stacked;
-    memmove(to->shape, from->shape + x->stacked, (size_t)to->ndim * sizeof *to->shape);
-    memset(to->spelled, 0, sizeof to->spelled);
-    if (n > 0)
-        to->shape[0] = 0;
     for (int i = 0; i < n; i++)
-        to->shape[0] += row[i].n;
+        rows += row[i].n;
+    if (n > 0)
+        shape_piece(t, x, rows, to);
+    whole = n == 1 && !x->rule->interleaved && shape_equal(to->ndim, to->shape, from->ndim, from->shape);
     for (int i = 0; i < STATE_N && n > 0 && !whole; i++) {
-        to->state[i] = from->state[i] ? cut_rows(t, x, from->state[i], row, n) : NULL;
+        to->state[i] = !from->state[i]        ? NULL
+                       : x->rule->interleaved ? interleave_rows(t, x, from->state[i])
+                                              : cut_rows(t, x, from->state[i], row, n);
         to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
         to->has_digest[i] = false;
     }
@@ -461,8 +561,13 @@ struct family *hf_find_family(const char *rules, const json_t *config, struct er
     /* The model_type comes from the checkpoint, so it must be a plain word: a path could name any file. */
     struct family *f = rules ? family_open(rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
 
-    if (rules && !f && e->kind == ERR_NONE)
-        err_usage(e, "--rules: no family is called '%s': llama, gpt_neox, gpt2 and bloom are built in; a file has a "
-                  "dot or a slash in its name", rules);
+    if (rules && !f && e->kind == ERR_NONE) {
+        struct strbuf all = {0};
+
+        family_list_builtin(&all);
+        err_usage(e, "--rules: no family is called '%s': %s are built in; a file has a dot or a slash in its name",
+                  rules, all.buf);
+        strbuf_free(&all);
+    }
     return f;
 }

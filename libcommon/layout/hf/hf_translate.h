@@ -1,9 +1,10 @@
 /*
  * hf_translate.h - convert the parameters of a trainer's checkpoint to those of Transformers
  *
- * The conversion follows the rules of the model's family (model/family.h). Layers stacked on an axis are separated,
- * tensors that combine queries, keys and values, or gate and up projection, are split, rows are reordered, and the
- * padding of the vocabulary is left out. All changes are made in tensor maps; no bytes are moved before a plan runs.
+ * The conversion follows the rules of the model's family (model/family.h). Layers and experts stacked on an axis are
+ * separated, tensors that combine queries, keys and values, or gate and up projection, are split, rows are reordered,
+ * and the padding of the vocabulary is left out. All changes are made in tensor maps; no bytes are moved before a plan
+ * runs.
  */
 #ifndef SHARDKIT_LAYOUT_HF_TRANSLATE_H
 #define SHARDKIT_LAYOUT_HF_TRANSLATE_H
@@ -19,6 +20,7 @@ struct source;
 struct hf_sizes {
     int64_t layers, heads, groups, lanes;  /* groups: number of heads of keys and values; lanes: elements per head */
     int64_t vocab;
+    int64_t experts;            /* number of experts of a layer; -1 if config.json states none */
     /* 1 if config.json ties the head to the embedding, 0 if it does not, -1 if it does not state this */
     int tied;
 };
@@ -54,9 +56,9 @@ MUST_CHECK int hf_is_in_shards(const struct source *s, const struct family *f, s
 MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e);
 /*
  * Replace s->param with the parameters that the model has in Transformers. Returns an array in the source's arena, with
- * true for each new parameter that Transformers stores as [in, out]; the shapes and maps of these are not transposed
- * here. Returns NULL with ERR_DATA if a parameter has no rule, if two parameters map to one name, if a layer lacks a
- * parameter, or if sizes do not fit. A note reports padding that is left out.
+ * true for each new parameter that Transformers stores as [in, out], or as [experts, in, out]; the shapes and maps of
+ * these are not transposed here. Returns NULL with ERR_DATA if a parameter has no rule, if two parameters map to one
+ * name, if a layer lacks a parameter or experts, or if sizes do not fit. A note reports padding that is left out.
  */
 MUST_CHECK const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z,
                                     struct report *notes, struct err *e);

@@ -54,6 +54,10 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     if (!family_find(f, name, &h))
         return -1;
     merge = family_merge(h.rule, name);
+    /* The axis of experts is in front of the rows, and a fused gate has no single axis. */
+    if ((h.rule->experts && (h.in_shards || !h.rule->each_expert)) ||
+        (!h.in_shards && merge == MERGE_CAT0_HALVES && h.rule->n_parts == 1))
+        return -1;
     *certain = h.in_shards || merge == MERGE_REPLICATED;
     if (*certain)
         return (int)merge;

@@ -1,0 +1,36 @@
+/*
+ * experts.h - the experts of a Transformers model: their number in config.json, and whether the tensors hold all
+ *
+ * The names of any model are examined, whether or not there are rules for it: `...experts.3.down_proj.weight` is a
+ * tensor of expert 3, and `...experts.down_proj` is one of all experts of its layer.
+ */
+#ifndef SHARDKIT_CKPT_EXPERTS_H
+#define SHARDKIT_CKPT_EXPERTS_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "libcommon/base/report.h"
+
+struct source;
+
+/*
+ * Returns the number of experts of a layer that config.json states: num_local_experts, num_experts, n_routed_experts or
+ * moe_num_experts. Returns -1 if it states none.
+ */
+int64_t experts_count_stated(const json_t *config);
+/*
+ * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers folder:
+ *   missing     a tensor that one expert of a layer has and another has not; experts up to the number in config.json
+ *               must exist, or without such a number those up to the highest one of the layer
+ *   too many    a tensor of an expert whose number is not less than that in config.json, or a tensor of all experts of
+ *               another number of experts
+ *   none        a layer that has experts according to config.json (first_k_dense_replace, mlp_only_layers,
+ *               decoder_sparse_step, moe_layers, mlp_layer_types; all layers of Mixtral and gpt-oss) and no tensor of
+ *               one
+ * A tensor that cannot be read counts as present.
+ */
+void experts_check(const struct source *s, const json_t *config, enum severity severity, struct report *r);
+
+#endif
