@@ -192,8 +192,7 @@ static int verify_file(const char *path, const struct verify_opts *o, struct rep
         rc = open_failed(r, e);
         goto out;
     }
-    pt_check_classes(sf.pt, path, r);
-    pt_check_unread(sf.pt, path, r);
+    pt_check(sf.pt, s.files, sf.file, r);
     rc = verify_opened(&s, o, r, e);
 out:
     pt_close(sf.pt);

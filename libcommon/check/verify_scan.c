@@ -58,12 +58,6 @@ static void report_crc_mismatch(struct files *f, const struct record *rec, uint3
                "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
 }
 
-static void report_missing_crcs(const struct source *s, int file, int n, struct report *r)
-{
-    report_add(r, SEV_WARNING, "no_crc", files_name(s->files, file), ERR_NO_BYTE, NULL,
-               "%d records have no checksum stored, damage in them cannot be seen", n);
-}
-
 /* Check a compressed entry by unpacking it. */
 static void check_compressed_entry(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
@@ -85,7 +79,7 @@ static void add_zip_entry_records(struct source *s, const struct scan_list *scan
 
     for (int i = 0; i < scan->n_zips; i++) {
         const struct zip *z = scan->zip[i].zip;
-        int n_bare = 0, file = scan->zip[i].file;
+        const int file = scan->zip[i].file;
 
         for (int k = 0; z && k < zip_n(z); k++) {
             const struct zip_entry *ze = zip_entry(z, k);
@@ -94,7 +88,6 @@ static void add_zip_entry_records(struct source *s, const struct scan_list *scan
             want.file = files_home(s->files, file, &want.at);
             if (ze->size == 0)
                 continue;
-            n_bare += ze->crc == 0;
             if (ze->method != 0)
                 check_compressed_entry(s, file, ze, r);
             else if (!bsearch(&want, known, (size_t)n, sizeof *known, place_cmp))
@@ -102,8 +95,8 @@ static void add_zip_entry_records(struct source *s, const struct scan_list *scan
                                                              .has_crc = ze->crc != 0, .crc = ze->crc,
                                                              .name = ze->name });
         }
-        if (n_bare)
-            report_missing_crcs(s, file, n_bare, r);
+        if (z)
+            zip_check_crcs(z, s->files, file, r);
     }
     free(known);
 }
@@ -162,7 +155,6 @@ static void check_item(struct source *s, int file, const struct scan_place *know
 {
     struct err e = {0};
     struct zip *z = zip_open(s->files, file, &e);
-    int n_bare = 0;
 
     if (!z && !scan_has_error(r, files_name(s->files, file)))
         report_add_err(r, "unreadable", &e);
@@ -175,14 +167,13 @@ static void check_item(struct source *s, int file, const struct scan_place *know
         want.file = files_home(s->files, file, &want.at);
         if (ze->size == 0)
             continue;
-        n_bare += ze->crc == 0;
         if (ze->method != 0)
             check_compressed_entry(s, file, ze, r);
         else if (ze->crc != 0 && !bsearch(&want, known, (size_t)n_known, sizeof *known, place_cmp))
             check_entry(s, file, ze, r);
     }
-    if (n_bare)
-        report_missing_crcs(s, file, n_bare, r);
+    if (z)
+        zip_check_crcs(z, s->files, file, r);
     zip_close(z);
 }
 

@@ -638,7 +638,7 @@ void pt_check_classes(const struct pt *pt, const char *file_name, struct report 
     check_opaque_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
 }
 
-void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r)
+static void check_pt_unread(const struct pt *pt, const char *file_name, struct report *r)
 {
     for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
         const struct pk *v = pt->tree.act[i];
@@ -650,6 +650,23 @@ void pt_check_unread(const struct pt *pt, const char *file_name, struct report *
             report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);
         strbuf_free(&what);
     }
+}
+
+void pt_check_container(const struct pt *pt, struct files *f, int file, struct report *r)
+{
+    struct err e = {0};
+
+    zip_check_end(pt->zip, f, file, r);
+    if (zip_n_without_crc(pt->zip) && zip_check_container(pt->zip, f, file, r, &e) < 0)
+        report_add_err(r, "read", &e);
+}
+
+void pt_check(const struct pt *pt, struct files *f, int file, struct report *r)
+{
+    pt_check_classes(pt, files_name(f, file), r);
+    check_pt_unread(pt, files_name(f, file), r);
+    pt_check_container(pt, f, file, r);
+    zip_check_crcs(pt->zip, f, file, r);
 }
 
 enum { UNREAD_VISITS = 1 << 20, UNREAD_DEPTH = 64 };

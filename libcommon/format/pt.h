@@ -88,9 +88,16 @@ bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
 /*
- * Report ERROR "unread" for each view of a storage, and each tensor of a special class, that pt_tensor() cannot read.
+ * Report bytes after the end of the archive; if the file stores no CRC for some record, also other bytes that no reader
+ * uses and that are not as a writer writes them, because nothing else can show damage (zip_check_container()). `f` and
+ * `file` are those of pt_open().
  */
-void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r);
+void pt_check_container(const struct pt *pt, struct files *f, int file, struct report *r);
+/*
+ * Call pt_check_classes(), pt_check_container() and zip_check_crcs(), and report ERROR "unread" for each view of a
+ * storage, and each tensor of a special class, that pt_tensor() cannot read.
+ */
+void pt_check(const struct pt *pt, struct files *f, int file, struct report *r);
 /* Returns true if pt_check_classes() reports an ERROR for the opaque node. */
 bool pt_refuses_class(const struct pk *v);
 /* Do the same as pt_check_classes() for a pickle that is not part of a .pt file. */

@@ -192,6 +192,7 @@ static int read_end(struct zip_opener *o)
     o->dir_size = get_le32(p + 12);
     o->dir_at = get_le32(p + 16);
     o->end_at = at;
+    o->z->end = at + ZIP_END_LEN + get_le16(p + 20);
     if (at >= ZIP_LOCATOR_LEN && read_end64(o, at) < 0)
         return -1;
     if (o->dir_at > o->end_at || o->dir_size > o->end_at - o->dir_at) {
@@ -480,6 +481,15 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name)
             lo = mid + 1;
     }
     return NULL;
+}
+
+int zip_n_without_crc(const struct zip *z)
+{
+    int n = 0;
+
+    for (int i = 0; i < z->n; i++)
+        n += z->entry[i].size > 0 && z->entry[i].crc == 0;
+    return n;
 }
 
 uint32_t zip_directory_crc(const struct zip *z)

@@ -36,6 +36,7 @@ void zip_close(struct zip *z);                              /* accepts NULL */
 int zip_n(const struct zip *z);
 const struct zip_entry *zip_entry(const struct zip *z, int i);      /* entries are in the order of the directory */
 const struct zip_entry *zip_find(const struct zip *z, const char *name);    /* NULL if there is none */
+int zip_n_without_crc(const struct zip *z);         /* number of records with bytes for which the file stores no CRC */
 /* Return the CRC-32 of the bytes of the central directory. It changes if the size or CRC of any record changes. */
 uint32_t zip_directory_crc(const struct zip *z);
 
@@ -54,10 +55,19 @@ enum zip_dialect zip_writer(const struct zip *z);
 /*
  * Compare every byte outside of the payloads (local headers, filler in extra fields, descriptors, directory, end
  * records, gaps) with the byte that torch.save or this project's writer produces for the same records. Each difference
- * is added to `r` with the code "container". Payloads are not read. Returns -1 if the file cannot be read.
+ * is added to `r` with the code "container": no reader uses these bytes, so it is a WARNING if the file stores the CRC
+ * of every record, and otherwise an ERROR. Bytes after the end of the archive are compared by zip_check_end(). Payloads
+ * are not read. Returns -1 if the file cannot be read.
  */
 MUST_CHECK int zip_check_container(const struct zip *z, struct files *f, int file,
                                    struct report *r, struct err *e);
+/*
+ * Report bytes after the end of the archive, which torch.load ignores, with the code "container", as
+ * zip_check_container() does for other differences. Nothing is read. A finding that `r` has already is not repeated.
+ */
+void zip_check_end(const struct zip *z, const struct files *f, int file, struct report *r);
+/* Report WARNING "no_crc" if the file stores no CRC for some record. A finding that `r` has already is not repeated. */
+void zip_check_crcs(const struct zip *z, const struct files *f, int file, struct report *r);
 
 /*
  * Find the payload of one record in a zip whose directory is damaged or missing. `like` is the same record of a similar

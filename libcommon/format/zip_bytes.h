@@ -41,6 +41,7 @@ struct zip {
     int n;
     int *by_name, *by_place;    /* indices of the entries, sorted by name and by header_at */
     uint32_t dir_crc;
+    uint64_t end;               /* offset after the end record and its comment */
     uint8_t first[ZIP_LOCAL_LEN];       /* the first local header, by which zip_writer() recognizes the writer */
 };
 

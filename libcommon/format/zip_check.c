@@ -20,6 +20,7 @@ struct checker {
     struct files *f;
     int file;
     enum zip_dialect d;
+    enum severity severity;
     struct report *r;           /* NULL: differences are only counted */
     struct err *e;
     int n_differ;
@@ -49,12 +50,18 @@ static const struct zip_part *part_at(const struct zip_part *part, uint64_t at)
     return part;
 }
 
+/* Returns true if differences are reported, and none at this offset is reported yet. */
+static bool is_new_difference(const struct checker *c, uint64_t at)
+{
+    return c->r && !report_has(c->r, "container", files_name(c->f, c->file), at);
+}
+
 static void report_container_byte(struct checker *c, uint64_t at, uint64_t i, const struct zip_part *part)
 {
     const struct zip_part *p = part_at(part, i);
 
-    if (c->n_differ++ < MAX_FINDINGS && c->r)
-        report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + i, NULL,
+    if (c->n_differ++ < MAX_FINDINGS && is_new_difference(c, at + i))
+        report_add(c->r, c->severity, "container", files_name(c->f, c->file), at + i, NULL,
                    "%s%s: 0x%02x expected (as %s writes it), 0x%02x found", p->what, p->name,
                    (uint8_t)c->want.buf[i], writer_name(c->d), c->found[i]);
 }
@@ -63,8 +70,8 @@ static void report_container_length(struct checker *c, uint64_t at, uint64_t len
 {
     const struct zip_part *p = part_at(part, min_u64(len, c->want.len));
 
-    if (c->n_differ++ < MAX_FINDINGS && c->r)
-        report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + min_u64(len, c->want.len), NULL,
+    if (c->n_differ++ < MAX_FINDINGS && is_new_difference(c, at + min_u64(len, c->want.len)))
+        report_add(c->r, c->severity, "container", files_name(c->f, c->file), at + min_u64(len, c->want.len), NULL,
                    "%s%s: %llu bytes expected here (as %s writes them), %llu found", p->what, p->name,
                    (unsigned long long)c->want.len, writer_name(c->d), (unsigned long long)len);
 }
@@ -113,9 +120,13 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
     return compare_container_bytes(c, from, x->at - from, part);
 }
 
-/* Check the region after the last payload, which has the last descriptor, the directory and the end records. */
-static int check_end(struct checker *c, const struct zip_item *item, int n, uint64_t from)
+/*
+ * Check the region between the last payload and the end of the archive, which has the last descriptor, the directory
+ * and the end records.
+ */
+static int check_end(struct checker *c, const struct zip *z, const struct zip_item *item, uint64_t from)
 {
+    const int n = z->n;
     struct zip_part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
                                 {0, "zip directory", ""},
                                 {UINT64_MAX, "zip end records", ""} };
@@ -127,7 +138,7 @@ static int check_end(struct checker *c, const struct zip_item *item, int n, uint
         zip_put_central(&c->want, c->d, &item[i]);
     part[1].end = c->want.len;
     zip_put_end(&c->want, c->d, (uint64_t)n, from + part[0].end, part[1].end - part[0].end);
-    return compare_container_bytes(c, from, files_size(c->f, c->file) - from, part);
+    return compare_container_bytes(c, from, min_u64(z->end, files_size(c->f, c->file)) - from, part);
 }
 
 /* Compare the whole file with the bytes that writer c->d produces for the same records. */
@@ -145,14 +156,40 @@ static int check_as(const struct zip *z, struct checker *c)
         from = x->at + x->packed_size;
     }
     if (rc == 0)
-        rc = check_end(c, item, z->n, from);
+        rc = check_end(c, z, item, from);
     free(item);
     return rc;
 }
 
+/* Returns the severity of bytes that no reader uses and that are not as a writer writes them. */
+static enum severity container_severity(const struct zip *z)
+{
+    return zip_n_without_crc(z) ? SEV_ERROR : SEV_WARNING;
+}
+
+void zip_check_end(const struct zip *z, const struct files *f, int file, struct report *r)
+{
+    const uint64_t size = files_size(f, file);
+    const char *name = files_name(f, file);
+
+    if (z->end < size && !report_has(r, "container", name, z->end))
+        report_add(r, container_severity(z), "container", name, z->end, NULL,
+                   "%llu bytes after the end of the zip archive, which torch.load ignores",
+                   (unsigned long long)(size - z->end));
+}
+
+void zip_check_crcs(const struct zip *z, const struct files *f, int file, struct report *r)
+{
+    const int n = zip_n_without_crc(z);
+
+    if (n && !report_has(r, "no_crc", files_name(f, file), ERR_NO_BYTE))
+        report_add(r, SEV_WARNING, "no_crc", files_name(f, file), ERR_NO_BYTE, NULL,
+                   "%d records have no checksum stored, damage in them cannot be seen", n);
+}
+
 int zip_check_container(const struct zip *z, struct files *f, int file, struct report *r, struct err *e)
 {
-    struct checker c = { .f = f, .file = file, .e = e };
+    struct checker c = { .f = f, .file = file, .severity = container_severity(z), .e = e };
     enum zip_dialect best = ZIP_TORCH;
     int rc, fewest;
 
@@ -160,6 +197,7 @@ int zip_check_container(const struct zip *z, struct files *f, int file, struct r
      * The writer with the fewest differences is assumed. Recognizing it by a single byte would fail if just that byte
      * is damaged.
      */
+    zip_check_end(z, f, file, r);
     c.d = ZIP_TORCH;
     rc = check_as(z, &c);
     fewest = c.n_differ;
@@ -176,7 +214,7 @@ int zip_check_container(const struct zip *z, struct files *f, int file, struct r
         c.r = r;
         rc = check_as(z, &c);
         if (c.n_differ > MAX_FINDINGS)
-            report_add(r, SEV_ERROR, "container", files_name(f, file), ERR_NO_BYTE, NULL,
+            report_add(r, c.severity, "container", files_name(f, file), ERR_NO_BYTE, NULL,
                        "%d more container regions are not as %s writes them", c.n_differ - MAX_FINDINGS,
                        writer_name(best));
     }

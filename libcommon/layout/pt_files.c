@@ -83,8 +83,7 @@ static void open_pt_file_apart(const struct pt_files *o, int file, bool now, str
     if (!b->in_order && !j.pt)
         add_unreadable(o, b->r, &e);
     if (!b->in_order && j.pt) {
-        pt_check_classes(j.pt, j.path, b->r);
-        pt_check_unread(j.pt, j.path, b->r);
+        pt_check(j.pt, f, 0, b->r);
         o->read(&j);
         copy_pt_records(b, f);
     }
@@ -104,8 +103,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         add_unreadable(o, o->r, &e);
         return;
     }
-    pt_check_classes(j.pt, j.path, o->r);
-    pt_check_unread(j.pt, j.path, o->r);
+    pt_check(j.pt, j.files, sf->file, o->r);
     o->read(&j);
     sf->pt = keep ? j.pt : NULL;
     if (!keep)

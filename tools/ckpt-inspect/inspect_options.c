@@ -24,7 +24,7 @@ static const struct option_row rows[] = {
     { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "
                              "(verify)", FIELD(allow_drift),
       .marks = CMD_VERIFY },
-    { "lenient", .help = "accept deviations of the container format that no reader depends on (verify)", FIELD(lenient),
+    { "lenient", .help = "omit the comparison of container bytes that no reader uses (verify)", FIELD(lenient),
       .marks = CMD_VERIFY },
     { "certificate", 0, "FILE", "compare the tensors with a certificate that reshape or merge-tp wrote "
                                 "(verify)", FIELD(certificate),

@@ -513,7 +513,8 @@ static void point_item(struct dcp_opening *x, int i)
 static struct pt *open_item(const struct dcp_opening *x, int i)
 {
     struct err e = {0};
-    struct pt *pt = pt_open(x->s->files, x->file[i % BATCH], &e);
+    const int file = x->file[i % BATCH];
+    struct pt *pt = pt_open(x->s->files, file, &e);
 
     if (!pt && x->o->holes)
         report_add_lost(x->r, dcp_item_name(x, &x->item[i]), &e);
@@ -522,8 +523,10 @@ static struct pt *open_item(const struct dcp_opening *x, int i)
                    e.msg);
     else if (!pt)
         report_add_err(x->r, "unreadable", &e);
-    else
-        pt_check_classes(pt, files_name(x->s->files, x->file[i % BATCH]), x->r);
+    if (pt) {
+        pt_check_classes(pt, files_name(x->s->files, file), x->r);
+        pt_check_container(pt, x->s->files, file, x->r);
+    }
     return pt;
 }
 

@@ -312,8 +312,7 @@ static int read_common(struct source *s, const struct source_listing *l, bool ho
         report_add_err(r, "unreadable", &unreadable);
         return 0;
     }
-    pt_check_classes(pt, files_name(s->files, file), r);
-    pt_check_unread(pt, files_name(s->files, file), r);
+    pt_check(pt, s->files, file, r);
     w.pt = pt;
     flatten(&w, "", pt_root(pt), 0);
     if (w.too_many)

@@ -136,7 +136,7 @@ static int is_only_container_bad(struct edit *x, struct edit_file *f, struct err
 
     /* If the file cannot be opened, there is no tree from which it could be written again. */
     if (edit_open_pt(x, f, &damaged) == 0)
-        rc = zip_check_container(pt_zip(f->pt), x->s->files, f->file, r, e) < 0 ? -1 : report_count(r, SEV_ERROR) > 0;
+        rc = zip_check_container(pt_zip(f->pt), x->s->files, f->file, r, e) < 0 ? -1 : report_n(r) > 0;
     if (rc > 0 && pt_check_records(f->pt, x->s->files, &damaged) < 0)
         rc = 0;
     report_free(r);

@@ -348,7 +348,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = 1 };
     s->tied_embedding = true;
     free(base);
-    x.folder = (struct hf_folder){ .s = s };
+    x.folder = (struct hf_folder){ .s = s, .r = r };
     if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 ||
         read_imported_tensors(&x) < 0 || add_imported_params(&x) < 0 || transpose_imported_matrices(&x) < 0)
         goto out;

@@ -197,6 +197,8 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is not a string, but parameter names are strings");
         rc = -1;
     }
+    if (pt && f->r)
+        pt_check_container(pt, f->s->files, file, f->r);
     pt_close(pt);                       /* the records of the tensors stay in s->files */
     return rc;
 }

@@ -35,7 +35,7 @@ struct hf_folder {
     /* receives reports of files that the index names but that cannot be read; NULL: such a file is an error */
     struct report *lost;
     const struct source_opts *o;        /* if `l` is set: the options of source_open() */
-    struct report *r;                   /* if `l` is set: the report of source_open() */
+    struct report *r;                   /* receives findings about files that can be read; may be NULL */
     /* CRCs from a manifest by tensor, which are checked when the tensors are read; or NULL */
     json_t *crcs;
     int64_t n_runs;                     /* total number of runs of all views that are not contiguous */

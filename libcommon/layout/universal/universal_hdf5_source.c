@@ -202,7 +202,7 @@ static struct pt *open_pt(struct hdf5_reader *rd, int file)
     struct pt *pt = pt_open(rd->s->files, file, &e);
 
     if (pt)
-        pt_check_classes(pt, files_name(rd->s->files, file), rd->r);
+        pt_check(pt, rd->s->files, file, rd->r);
     else
         report_add_err(rd->r, "unreadable", &e);
     return pt;

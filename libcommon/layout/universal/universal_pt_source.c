@@ -192,8 +192,7 @@ static struct pt *open_file(struct opened *u, int i)
     struct pt *pt = pt_open(u->s->files, u->s->file[i].file, &e);
 
     if (pt) {
-        pt_check_classes(pt, path_of(u->s, i), u->r);
-        pt_check_unread(pt, path_of(u->s, i), u->r);
+        pt_check(pt, u->s->files, u->s->file[i].file, u->r);
     } else if (u->o->holes && lost_file(u, i) == SEV_WARNING) {
         report_add_lost(u->r, NULL, &e);
     } else if (lost_file(u, i) == SEV_WARNING) {

@@ -51,8 +51,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     }
     is = ds_name_parse(f->name);
     ds_name_check(&is, f->pt, files_name(s->files, f->file), s->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
-    pt_check_classes(f->pt, files_name(s->files, f->file), r);
-    pt_check_unread(f->pt, files_name(s->files, f->file), r);
+    pt_check(f->pt, s->files, f->file, r);
     root = pt_root(f->pt);
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;

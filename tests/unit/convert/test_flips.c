@@ -178,7 +178,7 @@ static bool verify_finds(const struct set *s)
     struct verify_opts o = { .threads = 1, .progress = PROGRESS_NEVER };
     struct report *r = report_new();
     struct err e = {0};
-    bool found = verify_run(s->root, &o, r, &e) < 0 || report_count(r, SEV_ERROR) > 0;
+    bool found = verify_run(s->root, &o, r, &e) < 0 || report_count(r, SEV_ERROR) + report_count(r, SEV_WARNING) > 0;
 
     report_free(r);
     return found;

@@ -119,8 +119,7 @@ static void test_container_messages(void **state)
     memcpy(longer, bytes, size);
     assert_int_equal(container_findings(longer, size + 3, text), 1);
     assert_string_equal(text,
-                        "x.pt: at byte 1475: zip end records: 449 bytes expected here (as torch.save writes them), "
-                        "452 found");
+                        "x.pt: at byte 1475: 3 bytes after the end of the zip archive, which torch.load ignores");
     free(longer);
     free(bytes);
 }
