@@ -148,6 +148,17 @@ const char *run_shared_name(int k, char buf[64])
     return buf;
 }
 
+/* Returns true if a value of client_state with this key may be that of a rank. */
+static bool is_value_of_rank(const char *key)
+{
+    static const char *const parts[] = { "seed", "rng", "random", "loss", "local" };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(key, parts[i]))
+            return true;
+    return false;
+}
+
 /* Returns true if the argument's value differs between the ranks of a save. */
 static bool is_argument_of_rank(const char *key)
 {
@@ -171,53 +182,122 @@ static int by_line(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Keys of DeepSpeed's engines. Their values have checks of their own, or are those of a rank. */
+static bool is_engine_key(const char *key)
+{
+    static const char *const keys[] = {
+        "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples", "skipped_steps",
+        "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", "module",
+        "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
+        "sparse_tensor_module_names", "csr_tensor_module_names", "args",
+    };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* The lines of a text of values, in any order. */
+struct value_lines {
+    char **line;
+    size_t n, cap;
+    bool client;                /* values of client_state: dicts in dicts are listed, too, and floats have no value */
+};
+
+static bool is_listed(const struct value_lines *l, const char *key, int depth)
+{
+    return key && !strpbrk(key, " \n") && !is_argument_of_rank(key) &&
+           !(l->client && (is_value_of_rank(key) || (depth == 0 && is_engine_key(key))));
+}
+
+static void add_value_lines(struct value_lines *l, const char *prefix, const struct pk *dict, int depth)
+{
+    enum { MAX_DEPTH = 8, MAX_LINES = 1 << 16 };
+    uint32_t n = 0, n_inside;
+    struct pk **pair = pk_pairs(dict, &n);
+
+    for (uint32_t i = 0; pair && i < n && l->n < MAX_LINES; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        const struct pk *v = pair[2 * i + 1];
+        struct strbuf sb = {0};
+
+        if (!is_listed(l, key, depth))
+            continue;
+        strbuf_addf(&sb, "%s%s", prefix, key);
+        if (l->client && depth < MAX_DEPTH && v->type == PK_DICT && pk_pairs(v, &n_inside)) {
+            strbuf_addf(&sb, ".");
+            add_value_lines(l, sb.buf, v, depth + 1);
+            strbuf_free(&sb);
+            continue;
+        }
+        strbuf_addf(&sb, " ");
+        if (is_compared_value(v) && !(l->client && v->type == PK_FLOAT))
+            pk_text(v, &sb);
+        strbuf_add(&sb, "", 1);
+        ARRAY_ROOM(l->line, l->cap, l->n + 1);
+        l->line[l->n++] = sb.buf;
+    }
+}
+
 char *run_values_text(const struct pk *root)
 {
-    static const char *const dicts[] = { "args", "lr_scheduler" };
+    struct value_lines l = {0};
     struct strbuf text = {0};
 
-    for (size_t d = 0; d < sizeof dicts / sizeof *dicts; d++) {
-        uint32_t n = 0;
-        struct pk **pair = pk_pairs(pk_get(root, dicts[d]), &n);
-        char **line = xcalloc((size_t)n + 1, sizeof *line);
-        int n_lines = 0;
-
-        for (uint32_t i = 0; pair && i < n; i++) {
-            const char *key = pk_as_str(pair[2 * i]);
-            struct strbuf sb = {0};
-
-            if (!key || is_argument_of_rank(key) || !is_compared_value(pair[2 * i + 1]))
-                continue;
-            strbuf_addf(&sb, "%s.%s ", dicts[d], key);
-            pk_text(pair[2 * i + 1], &sb);
-            strbuf_add(&sb, "", 1);
-            line[n_lines++] = sb.buf;
-        }
-        qsort(line, (size_t)n_lines, sizeof *line, by_line);
-        for (int i = 0; i < n_lines; i++) {
-            strbuf_addf(&text, "%s\n", line[i]);
-            free(line[i]);
-        }
-        free(line);
+    add_value_lines(&l, "args.", pk_get(root, "args"), 0);
+    add_value_lines(&l, "lr_scheduler.", pk_get(root, "lr_scheduler"), 0);
+    l.client = true;
+    add_value_lines(&l, "", root, 0);
+    if (l.n)
+        qsort(l.line, l.n, sizeof *l.line, by_line);
+    for (size_t i = 0; i < l.n; i++) {
+        strbuf_addf(&text, "%s\n", l.line[i]);
+        free(l.line[i]);
     }
+    free(l.line);
     if (text.buf)
         strbuf_add(&text, "", 1);
     return text.buf;
 }
 
-bool run_values_differ(const char *mine, const char *others, char what[512])
+/* Write the difference of two lines to `what`. A line that only the other text has is NULL. */
+static void print_difference(const char *mine, const char *others, char what[512])
 {
     enum { MOST = 160 };
+    const char *line = mine ? mine : others;
+    const int key = (int)strcspn(line, " \n");
+    int n = mine ? (int)strcspn(mine, "\n") - key - 1 : 0, m = others ? (int)strcspn(others, "\n") - key - 1 : 0;
 
-    while (*mine && *others) {
+    n = n < MOST ? n : MOST;
+    m = m < MOST ? m : MOST;
+    if (mine && others)
+        snprintf(what, 512, "%.*s %.*s, others %.*s", key, line, n, mine + key + 1, m, others + key + 1);
+    else if (mine)
+        snprintf(what, 512, "%.*s%s%.*s, others do not have it", key, line, n ? " " : "", n, mine + key + 1);
+    else
+        snprintf(what, 512, "%.*s is missing, others have it%s%.*s", key, line, m ? ": " : "", m, others + key + 1);
+}
+
+/* Returns true if all ranks have the key: that of an argument or of the schedule. */
+static bool is_key_of_all(const char *line)
+{
+    return str_starts(line, "args.") || str_starts(line, "lr_scheduler.");
+}
+
+bool run_values_differ(const char *mine, const char *others, char what[512])
+{
+    while (*mine || *others) {
         const size_t n = strcspn(mine, "\n"), m = strcspn(others, "\n");
         const size_t key = strcspn(mine, " \n"), its_key = strcspn(others, " \n");
-        const bool same_key = key == its_key && memcmp(mine, others, key) == 0;
-        const int order = same_key ? 0 : strcmp(mine, others);
+        const bool same_key = *mine && *others && key == its_key && memcmp(mine, others, key) == 0;
+        const int order = same_key ? 0 : !*mine ? 1 : !*others ? -1 : strcmp(mine, others);
+        /* A line without a value is of a type that is not compared. */
+        const bool compared = n > key + 1 && m > its_key + 1;
 
-        if (same_key && (n != m || memcmp(mine, others, n) != 0)) {
-            snprintf(what, 512, "%.*s, others %.*s", (int)(n < MOST ? n : MOST), mine,
-                     (int)(m - key - 1 < MOST ? m - key - 1 : MOST), others + key + 1);
+        if (same_key ? compared && (n != m || memcmp(mine, others, n) != 0)
+                     : is_key_of_all(order <= 0 ? mine : others)) {
+            print_difference(order <= 0 ? mine : NULL, order >= 0 ? others : NULL, what);
             return true;
         }
         mine += order <= 0 ? n + (mine[n] == '\n') : 0;

@@ -65,13 +65,16 @@ enum { RUN_SHARED = 32 };
 const struct pk *run_shared_get(const struct pk *root, int k);
 /*
  * Returns the numbers, booleans and strings in the arguments and the schedule of a file as text: sorted lines
- * "args.seed 1234". Values that differ between the ranks of a save, and strings that contain a path, are left out.
- * Returns NULL if there are none. The caller frees the text.
+ * "args.seed 1234". The text also lists the whole numbers, booleans and strings that a caller of DeepSpeed saved in
+ * client_state, also those in nested dicts. Values that may differ between the ranks of a save are left out. Of values
+ * of other types, and of strings that contain a path, there is only the key. Returns NULL if there are none. The caller
+ * frees the text.
  */
 char *run_values_text(const struct pk *root);
 /*
  * Compare two texts of run_values_text(). Returns true with the first difference in `what`, such as "args.seed 1,
- * others 2", or false if there is none. A value that only one of them has is not compared.
+ * others 2", or false if there is none. A key of the arguments or the schedule that only one of them has is
+ * a difference, too.
  */
 bool run_values_differ(const char *mine, const char *others, char what[512]);
 /* Write the name of shared value number k, such as "iteration" or "args.seed", to buf, and return buf. */

@@ -108,7 +108,8 @@ void ds_read_marks(const struct ds_job *j)
 
     for (int m = DS_SHARED; m < DS_MARKS; m++)
         j->d->mark[j->file][m] = ds_mark_text(run_shared_get(root, m - DS_SHARED));
-    j->d->mark[j->file][DS_VALUES] = run_values_text(root);
+    if (j->d->name[j->file].kind == DS_MP)
+        j->d->mark[j->file][DS_VALUES] = run_values_text(root);
 }
 
 struct marked {

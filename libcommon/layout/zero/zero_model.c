@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* ---- rank 0 ---- */
@@ -129,10 +130,15 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
 
 /* ---- every rank of ZeRO-3 ---- */
 
-/* Keys whose values the engine saves equally on every rank. */
+/* Keys whose values the engine saves equally on every rank of a tensor rank. */
 static const char *const engine_keys[] = {
     "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
     "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", NULL,
+};
+/* Those of them whose values are also equal on all tensor ranks. */
+static const char *const tensor_rank_keys[] = {
+    "global_steps", "global_samples", "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_version",
+    NULL,
 };
 /* Keys that are not compared, because their values differ between ranks or may differ. */
 static const char *const own_keys[] = {
@@ -155,24 +161,51 @@ static bool is_scalar_value(const struct pk *v)
     return v && (pk_as_str(v) || pk_as_double(v, &x));
 }
 
+/*
+ * Compare the values of client_state, which the caller saved, with those of the first file, whose root is `first`.
+ * Floats, and values that only some ranks have, may be those of a rank, such as the loss of its batch: they are noted.
+ */
+static void compare_client_state(const struct pk *first, const struct pt *pt, enum severity severity, struct report *r)
+{
+    const struct pk *root = pt_root(pt);
+    char *its = run_values_text(first), *mine = run_values_text(root), what[512];
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(root, &n);
+
+    if (run_values_differ(mine ? mine : "", its ? its : "", what))
+        report_add(r, severity, "mixed_saves", pt_path(pt), ERR_NO_BYTE, NULL,
+                   "%s: the files are from different saves", what);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        const struct pk *other = key ? pk_get(first, key) : NULL, *v = pair[2 * i + 1];
+
+        if (key && !is_key_in_list(key, engine_keys) && !is_key_in_list(key, own_keys) && is_scalar_value(v) &&
+            (!other || other->type == PK_FLOAT || v->type == PK_FLOAT) && !pk_same_text(other, v))
+            report_add(r, SEV_NOTE, "mixed_saves", pt_path(pt), ERR_NO_BYTE, NULL,
+                       "%s, which the caller saved, differs from that of rank 0", key);
+    }
+    free(its);
+    free(mine);
+}
+
 static void compare_model_file(const struct zero *z, const struct pt_files_job *j)
 {
-    uint32_t n = 0;
-    struct pk **pair = pk_pairs(pt_root(j->pt), &n);
-
     for (const char *const *key = engine_keys; *key; key++)
         if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s differs from that of rank 0: the files are from different saves", *key);
-    /* The values of client_state may differ between ranks, for example a loss or the state of a random generator. */
-    for (uint32_t i = 0; pair && i < n; i++) {
-        const char *key = pk_as_str(pair[2 * i]);
+    compare_client_state(z->root, j->pt, zero_mismatch(z), j->r);
+}
 
-        if (key && !is_key_in_list(key, engine_keys) && !is_key_in_list(key, own_keys) &&
-            is_scalar_value(pair[2 * i + 1]) && !pk_same_text(pk_get(z->root, key), pair[2 * i + 1]))
-            report_add(j->r, SEV_NOTE, "mixed_saves", j->path, ERR_NO_BYTE, NULL,
-                       "%s, which the caller saved, differs from that of rank 0", key);
-    }
+void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other)
+{
+    if (!z->root || !other)
+        return;
+    for (const char *const *key = tensor_rank_keys; *key; key++)
+        if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(other), *key)))
+            report_add(z->r, zero_mismatch(z), "mixed_saves", pt_path(other), ERR_NO_BYTE, NULL,
+                       "%s differs from that of tensor rank 0: the files are from different saves", *key);
+    compare_client_state(z->root, other, zero_mismatch(z), z->r);
 }
 
 /* Returns a rank's piece of the frozen parameter s. The piece must have the same length on all ranks. */

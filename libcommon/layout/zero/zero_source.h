@@ -162,6 +162,8 @@ bool zero_model_read(struct zero *z, const struct pt *pt);
  */
 void zero_model_rank(const struct pt_files_job *j);
 void zero_model_renumber(void *ctx, int file, int base);
+/* Compare the values in the model_states file of another tensor rank with those of the first one, which z describes. */
+void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other);
 
 /* ---- zero_shards.c ---- */
 

@@ -313,8 +313,10 @@ static void share_again(struct source *s)
     }
 }
 
-static void compare_ranks(const struct joining *j, enum severity severity)
+/* Compare what the files of all tensor ranks state: counters, settings, and values of the caller. */
+static void compare_ranks(const struct joining *j, const struct zero *z)
 {
+    const enum severity severity = zero_mismatch(z);
     const struct source *a = j->rank[0];
 
     for (int t = 1; t < j->n; t++) {
@@ -324,6 +326,7 @@ static void compare_ranks(const struct joining *j, enum severity severity)
             a->run.iteration != b->run.iteration || a->run.opt_step != b->run.opt_step || a->n_params != b->n_params)
             report_add(j->r, severity, "mixed_saves", a->path, ERR_NO_BYTE, NULL,
                        "tensor rank %d has another stage, step, number of ranks or of parameters than rank 0", t);
+        zero_model_compare_tensor_ranks(z, b->run.values_pt);
     }
 }
 
@@ -333,7 +336,7 @@ int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct
     struct param **slice = xcalloc((size_t)n, sizeof *slice);
     int rc = find_tp_merge_rules(&j, z->root, z->path, e);
 
-    compare_ranks(&j, zero_mismatch(z));
+    compare_ranks(&j, z);
     for (int i = 0; i < rank[0]->n_params && rc == 0; i++)
         if (!rank[0]->param[i].shared_with)
             join_param(&j, &rank[0]->param[i], slice);
