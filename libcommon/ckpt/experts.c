@@ -148,6 +148,11 @@ static void check_experts_of_kind(const struct experts_check *c, const struct ex
     for (int i = 0, due = 0; i <= n; i++) {
         const int expert = i < n ? t[i].expert : n_experts;
 
+        if (i > 0 && i < n && t[i - 1].expert == expert) {
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[i].name,
+                       "is of expert %d, as %s is", expert, t[i - 1].name);
+            continue;
+        }
         if (missing < 0 && due < expert && due < n_experts)
             missing = due;
         due = expert + 1;

@@ -24,8 +24,8 @@ int64_t experts_count_stated(const json_t *config);
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers folder:
  *   missing     a tensor that one expert of a layer has and another has not; experts up to the number in config.json
  *               must exist, or without such a number those up to the highest one of the layer
- *   too many    a tensor of an expert whose number is not less than that in config.json, or a tensor of all experts of
- *               another number of experts
+ *   too many    a tensor of an expert whose number is not less than that in config.json, two tensors of one expert
+ *               (experts.3 and experts.03), or a tensor of all experts of another number of experts
  *   none        a layer that has experts according to config.json (first_k_dense_replace, mlp_only_layers,
  *               decoder_sparse_step, moe_layers, mlp_layer_types; all layers of Mixtral and gpt-oss) and no tensor of
  *               one

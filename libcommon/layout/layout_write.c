@@ -108,6 +108,32 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
     return rc;
 }
 
+/*
+ * Split or fuse the experts of a model folder as requested, for a layout that keeps the names. Model folders do it
+ * themselves.
+ */
+static int apply_folder_experts(struct source *s, const struct layout *to, const struct write_request *q,
+                                struct report *notes, struct err *e)
+{
+    json_t *config;
+    int rc = -1;
+
+    if (!q->experts || to->model_folder)
+        return 0;
+    if (!s->layout->model_folder || q->renames) {
+        err_usage(e, "%s: --experts is for a Transformers folder, or for --to hf and hfstorage", s->path);
+        return -1;
+    }
+    config = read_requested_config(s, q, e);
+    if (config && json_object_get(config, "quantization_config"))
+        err_usage(e, "--experts: the weights are quantized: dequantise them first with ckpt-edit cast");
+    else if (config)
+        rc = q->experts == EXPERTS_SPLIT ? hf_saved_names(s, config, false, notes, e)
+                                         : hf_fused_names(s, config, notes, e);
+    json_decref(config);
+    return rc;
+}
+
 /* ---- the steps ---- */
 
 static const struct layout_writer {
@@ -137,6 +163,8 @@ int layout_describe_as(const struct layout *to, struct source *s, const struct w
     t->src = s;
     q.renames = needs_core_names(to, s);
     if (w->accepts && w->accepts(s, &q, e) < 0)
+        return -1;
+    if (apply_folder_experts(s, to, &q, notes, e) < 0)
         return -1;
     if (q.renames && give_core_names(s, &q, notes, e) < 0)
         return -1;

@@ -30,6 +30,12 @@ struct sink_opts;
 struct source;
 struct strbuf;
 
+enum experts_form {
+    EXPERTS_AS_THEY_ARE,
+    EXPERTS_SPLIT,              /* one tensor for each expert, under the names that save_pretrained writes */
+    EXPERTS_FUSED,              /* one tensor for all experts of a layer, under the names in memory */
+};
+
 /*
  * The options of a conversion. A layout refuses an option that it does not support. All pointers must outlive the
  * description.
@@ -45,6 +51,7 @@ struct write_request {
     bool distributed;                   /* torchdist: write the form of Megatron-core's distributed optimizer */
     /* for a change of names: model family, and path of config.json; NULL: not given */
     const char *rules, *config;
+    int experts;                        /* an enum experts_form: how the experts of a Transformers model are written */
     bool renames;                       /* set by layout_describe_as(): the parameters get other names */
     /* topology, vocabulary, values; if nothing is requested, `step` is -1 and all other members are 0 */
     const struct ds_request *shards;

@@ -155,6 +155,10 @@ static const struct option_row export_rows[] = {
       "rules for the names of parameters: a built-in family such as llama or mixtral, or a FILE whose name has a dot "
       "or a slash (default: by model_type in --config FILE)",
       FIELD(convert.request.rules), .marks = EXPORTS | SHAPES },
+    { "experts", 0, "FORM", "split: one tensor for each expert, as save_pretrained writes them; fused: one "
+      "tensor for all experts of a layer, as Transformers 5 and FSDP2 have them in memory (default: as they are, and "
+      "split in a Transformers folder that is made of another layout)",
+      .words = "split fused", FIELD(convert.request.experts), .min = 1, .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "export as bloom or gpt2, even if the arguments in IN "
                          "disagree", FIELD(hf.arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },

@@ -159,6 +159,25 @@ static int fit_config(const struct hf_describing *d, struct err *e)
     return rc;
 }
 
+/* Split or fuse the experts as requested. A source that is no model folder has them split already. */
+static int apply_experts_form(const struct hf_describing *d, struct err *e)
+{
+    int rc;
+
+    if (!d->q->experts)
+        return 0;
+    if (!d->config || json_object_get(d->config, "quantization_config")) {
+        err_usage(e, "--experts: %s", d->config ? "the weights are quantized: dequantise them first with ckpt-edit cast"
+                                                : "config.json is not known: give it with --config FILE");
+        return -1;
+    }
+    rc = d->q->experts == EXPERTS_SPLIT ? hf_saved_names(d->s, d->config, false, d->notes, e)
+                                        : hf_fused_names(d->s, d->config, d->notes, e);
+    if (rc == 0 && !d->s->layout->model_folder && d->q->experts == EXPERTS_FUSED && d->x->q.transposed)
+        d->x->q.transposed = arena_alloc(d->s->arena, (size_t)d->s->n_params + 1);
+    return rc;
+}
+
 /* ---- what is printed ---- */
 
 static const char *arch_of(const struct hf_target *t)
@@ -310,7 +329,7 @@ int describe_as_hf(struct source *s, const struct write_request *q, struct repor
     if (x->q.named ? check_named(&d, e) < 0
                    : hf_config_of(s, d.o->arch, &x->q.config, notes, e) < 0 || resolve_vocab_rows(&d, e) < 0)
         return -1;
-    if (x->q.named && d.config && fit_config(&d, e) < 0)
+    if (x->q.named && ((d.config && fit_config(&d, e) < 0) || apply_experts_form(&d, e) < 0))
         return -1;
     /*
      * If no type is requested, the tensors of a ZeRO checkpoint are written in the type of its 16-bit weights (fp32

@@ -308,6 +308,174 @@ static int check_saved_names_unique(const struct saving *x)
     return rc;
 }
 
+static void replace_saved_params(const struct saving *x)
+{
+    struct source *s = x->s;
+
+    s->param = arena_alloc(s->arena, ((size_t)x->n + 1) * sizeof *s->param);
+    memcpy(s->param, x->to, (size_t)x->n * sizeof *s->param);
+    s->n_params = x->n;
+    s->n_stacks = 0;                    /* the entries of s->stack are indices of the previous parameters */
+    s->names = arena_alloc(s->arena, sizeof *s->names);
+}
+
+/* ---- the inverse ---- */
+
+/* A parameter in memory that is being put together. */
+struct fused_param {
+    const char *name;
+    const struct saved_name *row;
+    int n, cap;
+    struct fused_member { const struct param *of; int64_t place; } *member;     /* place: expert * parts + part */
+};
+
+struct fusing {
+    struct saving x;
+    struct names *known;                /* names in memory, with the index of their fused_param */
+    int n, cap;
+    struct fused_param *fused;
+};
+
+/*
+ * Find the row and the part whose name on disk the parameter has. Returns the name in memory, in the source's arena, or
+ * NULL if no row has the name. *expert is -1 if the row has no experts.
+ */
+static const char *memory_name(const struct fusing *f, const char *name, const struct saved_name **row, int *part,
+                               int64_t *expert)
+{
+    for (const struct saved_name *r = f->x.name; r && r->memory; r++)
+        for (int k = 0; k < r->n; k++) {
+            const char *disk = r->disk[k], *mark = strchr(disk, '#'), *at = name + strlen(name), *digits;
+            const size_t before = mark ? (size_t)(mark - disk) : strlen(disk);
+
+            *row = r;
+            *part = k;
+            *expert = -1;
+            if (mark && str_ends(name, mark + 1)) {
+                digits = at -= strlen(mark + 1);
+                while (digits > name && digits[-1] >= '0' && digits[-1] <= '9')
+                    digits--;
+                if (digits == at || at - digits > 5 || (size_t)(digits - name) < before)
+                    continue;
+                *expert = atoi(digits);
+                at = digits;
+            } else if (mark || strlen(name) < before) {
+                continue;
+            }
+            at -= before;
+            if (strncmp(at, disk, before) == 0 && (*disk == '.' || at == name || at[-1] == '.'))
+                return arena_fmt(f->x.s->arena, "%.*s%s", (int)(at - name), name, r->memory);
+        }
+    return NULL;
+}
+
+static void add_fused_member(struct fusing *f, const struct param *p)
+{
+    const struct saved_name *row = NULL;
+    int part, i;
+    int64_t expert;
+    const char *name = memory_name(f, p->name, &row, &part, &expert);
+    struct fused_param *to;
+
+    i = name && expert >= 0 ? names_find(f->known, name) : -1;
+    if (i < 0) {
+        i = f->n;
+        ARRAY_ROOM(f->fused, f->cap, f->n + 1);
+        f->fused[f->n++] = (struct fused_param){ .name = name ? name : p->name,
+                                                 .row = name && expert >= 0 ? row : NULL };
+        if (name && expert >= 0)
+            names_add(f->known, name, i);
+        f->x.n_renamed += name != NULL;
+    }
+    to = &f->fused[i];
+    ARRAY_ROOM(to->member, to->cap, to->n + 1);
+    to->member[to->n++] = (struct fused_member){ p, name && expert >= 0 ? expert * row->n + part : 0 };
+}
+
+static int by_fused_place(const void *a, const void *b)
+{
+    const struct fused_member *x = a, *y = b;
+
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+static struct tmap *fuse_state(const struct fusing *f, const struct fused_param *from, int st)
+{
+    struct tmap_part *part = xcalloc((size_t)from->n, sizeof *part);
+    struct tmap *to = NULL;
+    int n = 0;
+
+    for (int i = 0; i < from->n; i++) {
+        const struct tmap *m = from->member[i].of->state[st];
+
+        if (m)
+            part[n++] = (struct tmap_part){ m, 0, m->len };
+    }
+    if (n == from->n)
+        to = tmap_parts(f->x.s->arena, part, n);
+    free(part);
+    return to;
+}
+
+static int make_fused(struct fusing *f, struct fused_param *from)
+{
+    const struct param *first = from->member->of;
+    const int parts = from->row ? from->row->n : 1;
+    struct param *to;
+
+    qsort(from->member, (size_t)from->n, sizeof *from->member, by_fused_place);
+    for (int i = 0; i < from->n && from->row; i++) {
+        const struct param *p = from->member[i].of;
+        const struct tmap *m = saved_weights_map(p), *m0 = saved_weights_map(first);
+
+        if (from->member[i].place != i || (i == from->n - 1 && from->n % parts))
+            return refuse_saved_param(&f->x, p->name, "the tensors of its layer are not those of experts 0, 1, 2, ...");
+        if (p->ndim != 2 || !shape_equal(p->ndim, p->shape, first->ndim, first->shape) || !m || !m0 ||
+            m->dtype != m0->dtype)
+            return refuse_saved_param(&f->x, p->name, "has another shape or type than those of other experts");
+    }
+    to = add_saved_param(&f->x, first);
+    to->name = from->name;
+    memset(to->spelled, 0, sizeof to->spelled);
+    if (!from->row)
+        return 0;
+    to->ndim = 3;
+    to->shape[0] = from->n / parts;
+    to->shape[1] = parts * first->shape[0];
+    to->shape[2] = first->shape[1];
+    for (int st = 0; st < STATE_N; st++)
+        to->state[st] = fuse_state(f, from, st);
+    to->copy = NULL;
+    memset(to->has_digest, 0, sizeof to->has_digest);
+    return 0;
+}
+
+int hf_fused_names(struct source *s, const json_t *config, struct report *notes, struct err *e)
+{
+    const char *model = json_string_value(json_object_get(config, "model_type"));
+    struct fusing f = { .x = { .s = s, .name = model ? names_of(model) : NULL, .e = e } };
+    int rc = 0;
+
+    f.known = names_new(s->arena);
+    for (int i = 0; i < s->n_params; i++)
+        add_fused_member(&f, &s->param[i]);
+    for (int i = 0; i < f.n; i++) {
+        if (rc == 0)
+            rc = make_fused(&f, &f.fused[i]);
+        free(f.fused[i].member);
+    }
+    free(f.fused);
+    if (rc == 0)
+        rc = check_saved_names_unique(&f.x);
+    if (rc == 0 && f.x.n_renamed) {
+        replace_saved_params(&f.x);
+        report_add(notes, SEV_NOTE, "names", NULL, ERR_NO_BYTE, NULL,
+                   "%d parameters have the names that the model has in memory", f.x.n_renamed);
+    }
+    free(f.x.to);
+    return rc;
+}
+
 bool hf_ties_head(const json_t *config)
 {
     return json_is_true(json_object_get(config, "tie_word_embeddings"));
@@ -334,13 +502,8 @@ int hf_saved_names(struct source *s, const json_t *config, bool tied, struct rep
         rc = add_saved(&x, &s->param[i], tied);
     if (rc == 0 && x.n_renamed)
         rc = check_saved_names_unique(&x);
-    if (rc == 0 && (x.n_renamed || x.n_left_out)) {
-        s->param = arena_alloc(s->arena, ((size_t)x.n + 1) * sizeof *s->param);
-        memcpy(s->param, x.to, (size_t)x.n * sizeof *s->param);
-        s->n_params = x.n;
-        s->n_stacks = 0;                /* the entries of s->stack are indices of the previous parameters */
-        s->names = arena_alloc(s->arena, sizeof *s->names);
-    }
+    if (rc == 0 && (x.n_renamed || x.n_left_out))
+        replace_saved_params(&x);
     if (rc == 0 && x.n_renamed)
         report_add(notes, SEV_NOTE, "names", NULL, ERR_NO_BYTE, NULL,
                    "%d parameters have the names that save_pretrained writes", x.n_renamed);

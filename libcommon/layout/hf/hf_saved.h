@@ -27,6 +27,13 @@ struct source;
  */
 MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes,
                               struct err *e);
+/*
+ * The inverse of hf_saved_names(): replace s->param with the parameters that config.json's model has in memory, with
+ * one tensor for the experts of a layer. Names that already are those in memory stay unchanged. Returns -1 with
+ * ERR_DATA if an expert is missing or has another shape or type than the others, or if two parameters get the same
+ * name.
+ */
+MUST_CHECK int hf_fused_names(struct source *s, const json_t *config, struct report *notes, struct err *e);
 /* Returns true if hf_saved_names() would rename at least one parameter. */
 bool hf_saved_renames(const struct source *s, const json_t *config);
 /* Returns true if tie_word_embeddings is true in config.json. */
