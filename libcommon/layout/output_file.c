@@ -11,6 +11,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/write/inputs.h"
 #include "libcommon/write/out_path.h"
 
 /* Returns true if the file is one of those that are read. */
@@ -128,6 +129,8 @@ int output_file_check(const struct output_file *o, struct err *e)
         err_usage(e, "%s: is the file that names the latest checkpoint of a run: give another name", o->path);
         return -1;
     }
+    if (o->inputs && inputs_check_file(o->inputs, o->path, e) < 0)
+        return -1;
     if (there && !S_ISREG(link.st_mode) && !o->devices) {
         err_usage(e, "%s: is not a regular file: give another name", o->path);
         return -1;

@@ -12,6 +12,7 @@
 #include "libcommon/base/err.h"
 
 struct files;
+struct inputs;
 
 struct output_file {
     const char *path;           /* name of the file to be written */
@@ -21,14 +22,16 @@ struct output_file {
     const struct files *read;   /* files of the checkpoint that is read; may be NULL */
     const char *in;             /* file or folder that the user names as input; may be NULL */
     const char *opened;         /* tag folder to which `in` led; may be NULL */
+    const struct inputs *inputs;        /* other files and folders that the command reads; may be NULL */
     const char *out;            /* folder that the command writes; may be NULL. It need not exist */
 };
 
 /*
- * Check that the file can be written. Returns -1 with ERR_USAGE if it is one of the files that are read (also by a hard
- * link or a symbolic link), if it lies in a folder that holds a checkpoint, in `opened`, or in `out` or the folders in
- * which `out` is made, if it has the name of a pointer file, if it exists and may not be replaced, if it is a folder,
- * or if its own folder does not exist. Returns -1 with ERR_SYS if no file can be created in its folder.
+ * Check that the file can be written. Returns -1 with ERR_USAGE if it is one of the files that are read or a file of
+ * `inputs` (also by a hard link or a symbolic link), if it lies in a folder that holds a checkpoint, in `opened`, or in
+ * `out` or the folders in which `out` is made, if it has the name of a pointer file, if it exists and may not be
+ * replaced, if it is a folder, or if its own folder does not exist. Returns -1 with ERR_SYS if no file can be created
+ * in its folder.
  */
 MUST_CHECK int output_file_check(const struct output_file *o, struct err *e);
 

@@ -475,19 +475,24 @@ static struct family *open_builtin(int i, struct err *e)
     return family_parse(f->name, f->text, strlen(f->text), e);
 }
 
+bool family_is_file(const char *name)
+{
+    return strpbrk(name, "/.") != NULL;
+}
+
 struct family *family_open(const char *name, struct err *e)
 {
     uint64_t len;
     char *text;
     struct family *r;
 
-    for (int i = 0; family_builtin_file[i].name && !strpbrk(name, "/."); i++) {
+    for (int i = 0; family_builtin_file[i].name && !family_is_file(name); i++) {
         r = open_builtin(i, e);
         if (!r || family_has_model(r, name))
             return r;
         family_free(r);
     }
-    if (!strpbrk(name, "/."))
+    if (!family_is_file(name))
         return NULL;
     text = file_slurp(name, FILE_MAX_BYTES, &len, e);
     r = text ? family_parse(name, text, len, e) : NULL;

@@ -48,6 +48,8 @@ struct family;
  * FILE:LINE, if it is not valid.
  */
 MUST_CHECK struct family *family_open(const char *name, struct err *e);
+/* Returns true if family_open() takes `name` as the path of a file. */
+bool family_is_file(const char *name);
 /* Parse rules from a text. Errors name `path` as the file. */
 MUST_CHECK struct family *family_parse(const char *path, const char *text, size_t len, struct err *e);
 void family_free(struct family *r);                       /* NULL is allowed */

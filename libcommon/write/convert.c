@@ -15,6 +15,7 @@
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/inputs.h"
 #include "libcommon/write/journal.h"
 #include "libcommon/write/kept.h"
 #include "libcommon/write/out_path.h"
@@ -528,7 +529,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
 
     memset(res, 0, sizeof *res);
     res->points_only = k->ops->points_only;
-    if (convert_check_paths(s, given->out, e) < 0 || check_pointer(given->out, given->move_latest, e) < 0 ||
+    if (inputs_check_source(NULL, s, given->out, e) < 0 || check_pointer(given->out, given->move_latest, e) < 0 ||
         resolve_parts(given, &m, &o, e) < 0)
         goto out;
     /* The output consists of one or two files that refer to the source's files, so part 0 converts it alone. */

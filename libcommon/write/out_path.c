@@ -8,7 +8,6 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
@@ -53,24 +52,6 @@ bool convert_path_lies_in(const char *inner, const char *outer)
     size_t n = strlen(outer);
 
     return strncmp(inner, outer, n) == 0 && (inner[n] == '/' || inner[n] == '\0');
-}
-
-int convert_check_paths(const struct source *s, const char *out, struct err *e)
-{
-    char *in = convert_resolve_path(source_path(s)), *to = convert_resolve_path(out);
-    int rc = -1;
-
-    if (strcmp(in, to) == 0)
-        err_usage(e, "%s: is the input itself", out);
-    else if (convert_path_lies_in(to, in))
-        err_usage(e, "%s: lies inside the input %s", out, source_path(s));
-    else if (convert_path_lies_in(in, to))
-        err_usage(e, "%s: contains the input %s", out, source_path(s));
-    else
-        rc = 0;
-    free(in);
-    free(to);
-    return rc;
 }
 
 uint64_t convert_required_space(const struct source *s, const struct sink *k)

@@ -23,7 +23,5 @@ char *convert_resolve_path(const char *path);
 bool convert_path_lies_in(const char *inner, const char *outer);
 /* Returns the number of free bytes without which convert_run() does not start. `k` must not be prepared yet. */
 uint64_t convert_required_space(const struct source *s, const struct sink *k);
-/* Returns -1 with ERR_USAGE if OUT is the source, contains the source, or is inside it. */
-MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
 
 #endif

@@ -13,6 +13,7 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/write/inputs.h"
 #include "libcommon/write/out_path.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
@@ -99,7 +100,7 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
 
     *r = (struct rehearsal){0};
     /* Check OUT as if --force was given. Without it, an OUT that could be replaced would be an error. */
-    if (convert_free_space(out, &r->free_bytes, e) < 0 || convert_check_paths(s, out, e) < 0 ||
+    if (convert_free_space(out, &r->free_bytes, e) < 0 || inputs_check_source(NULL, s, out, e) < 0 ||
         staging_check_out(out, true, e) < 0)
         return -1;
     required = convert_required_space(s, k);

@@ -9,6 +9,7 @@
 
 #include "libcommon/cli/cli_words.h"
 #include "libcommon/layout/edit/edit.h"
+#include "libcommon/write/inputs.h"
 
 struct ckptedit {
     struct cli cli;
@@ -29,6 +30,7 @@ struct ckptedit {
     int64_t step, samples, tokens;      /* -1: not given */
     const char *from;           /* path of another checkpoint, from which salvage takes values; NULL: none */
     bool allow_lost;
+    struct inputs inputs;       /* what the command reads, except IN */
     bool holes;                 /* the command accepts an IN in which files are missing */
     struct strbuf log;          /* journal of what salvage has restored; it is stored in the result */
     struct strbuf shape;        /* the words of the command line, without IN, on which the result depends */

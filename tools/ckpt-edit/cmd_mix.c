@@ -145,7 +145,8 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
 
     for (int i = 0; i < j->n_args; i++) {
         m->part[i + 1].s = source_open(j->arg[i], &so, NULL, e);
-        if (!m->part[i + 1].s || convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
+        if (!m->part[i + 1].s || inputs_check_source("IN2", m->part[i + 1].s, j->out, e) < 0 ||
+            convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
             return -1;
         if (s->n_unread > 0) {
             err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", s->unread[0].name, s->unread[0].why);

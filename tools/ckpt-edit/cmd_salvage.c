@@ -25,7 +25,8 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
     struct report *r = report_new();
     struct source *s = source_open(j->from, &so, r, e);
 
-    if (s && (report_first_error(r, e) < 0 || damage_find(s, &o, d, e) < 0 || damage_check_read(d, e) < 0)) {
+    if (s && (inputs_check_source("--from", s, j->out, e) < 0 || report_first_error(r, e) < 0 ||
+              damage_find(s, &o, d, e) < 0 || damage_check_read(d, e) < 0)) {
         source_close(s);
         s = NULL;
     }

@@ -242,7 +242,8 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
     int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
     bool made = false;
 
-    if (held != -1 && check_in_place_edit(j, s, &made, e) == 0 && !edit_output_exists(j, e))
+    if (held != -1 && inputs_check_source(NULL, s, j->out, e) == 0 && inputs_check_out(&j->inputs, j->out, e) == 0 &&
+        check_in_place_edit(j, s, &made, e) == 0 && !edit_output_exists(j, e))
         rc = made ? finish_edit(j, e) : change_source(j, s, change, e);
     if (held >= 0)
         close(held);

@@ -58,6 +58,16 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     strbuf_addf(&j->shape, "\n%d", j->rounding);
 }
 
+/* List the arguments and options of the command that are paths of inputs. */
+static void list_edit_inputs(struct ckptedit *j, unsigned mark)
+{
+    inputs_add(&j->inputs, "--from", j->from);
+    if (mark == CMD_PUT)
+        inputs_add(&j->inputs, "FILE.npy", j->arg[1]);
+    for (int i = 0; (mark & CMD_IN_FIRST) && i < j->n_args; i++)
+        inputs_add(&j->inputs, mark == CMD_MERGE_ADAPTER ? "ADAPTER" : "IN2", j->arg[i]);
+}
+
 /* Find the checkpoints for --last, and add them to the words on which the result depends. Returns an exit status. */
 static int find_steps(struct ckptedit *j)
 {
@@ -99,6 +109,7 @@ static int run_edit_command(struct ckptedit *j)
     find_folders(j, is.mark);
     j->holes = is.mark == CMD_SALVAGE;
     rc = find_steps(j);
+    list_edit_inputs(j, is.mark);
     if (rc == EXIT_OK)
         rc = run_change(j, cmd->change);
     if (j->in_place)
@@ -119,6 +130,7 @@ int main(int argc, char **argv)
         free(j.steps[i]);
     free(j.steps);
     strbuf_free(&j.log);
+    inputs_free(&j.inputs);
     free(j.words.word);
     return rc;
 }

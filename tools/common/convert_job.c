@@ -11,7 +11,10 @@
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/layout/output_file.h"
+#include "libcommon/model/family.h"
+#include "libcommon/write/inputs.h"
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"
 
@@ -55,14 +58,46 @@ static int write_certificate(struct convert_step *x, struct err *e)
     return file_replace(x->j->cli->certificate, x->proof.buf, x->proof.len, e);
 }
 
+/* List what the options of the request name, and the operand IN. The caller releases the list with inputs_free(). */
+static struct inputs list_inputs(const struct convert_job *j)
+{
+    const struct write_request *q = &j->request;
+    struct inputs l = {0};
+
+    inputs_add(&l, "IN", j->in);
+    inputs_add(&l, "--config", q->config);
+    inputs_add(&l, "--config", q->hf ? q->hf->config_path : NULL);
+    inputs_add(&l, "--tokenizer", q->hf ? q->hf->tokenizer : NULL);
+    inputs_add(&l, "--rules", q->rules && family_is_file(q->rules) ? q->rules : NULL);
+    inputs_add(&l, "--like", q->shards && q->shards->like ? source_path(q->shards->like) : NULL);
+    return l;
+}
+
 /* Check the name of the certificate, if one is to be written. */
-static int check_certificate_path(const struct convert_job *j, const struct source *s, struct err *e)
+static int check_certificate_path(const struct convert_job *j, const struct source *s, const struct inputs *inputs,
+                                  struct err *e)
 {
     const struct cli *cli = j->cli;
     const struct output_file o = { .path = cli->certificate, .replace = cli->force || cli->resume || cli->dry_run,
-                                   .read = source_files(s), .in = j->in, .opened = source_path(s), .out = j->out };
+                                   .read = source_files(s), .in = j->in, .opened = source_path(s),
+                                   .inputs = inputs, .out = j->out };
 
-    return !cli->certificate || !j->out ? 0 : output_file_check(&o, e);
+    return cli->certificate ? output_file_check(&o, e) : 0;
+}
+
+/* Check that nothing which the conversion reads is replaced by OUT or the certificate. */
+static int check_outputs(const struct convert_job *j, const struct source *s, struct err *e)
+{
+    const struct source *like = j->request.shards ? j->request.shards->like : NULL;
+    struct inputs inputs = list_inputs(j);
+    int rc = 0;
+
+    if (j->out && (inputs_check_source(NULL, s, j->out, e) < 0 || inputs_check_out(&inputs, j->out, e) < 0 ||
+                   (like && inputs_check_source("--like", like, j->out, e) < 0) ||
+                   check_certificate_path(j, s, &inputs, e) < 0))
+        rc = -1;
+    inputs_free(&inputs);
+    return rc;
 }
 
 /* ---- what is printed ---- */
@@ -262,7 +297,7 @@ int convert_job_run(struct convert_job *j)
 
     j->result = (struct convert_result){0};
     s = open_input(j, &found, notes, &e);
-    if (s && check_certificate_path(j, s, &e) == 0 && check_input(j, s, found, &e) == 0) {
+    if (s && check_outputs(j, s, &e) == 0 && check_input(j, s, found, &e) == 0) {
         rc = j->prepare ? j->prepare(j->ctx, s, &e) : 0;
         rc = rc == CONVERT_JOB_DONE ? j->status : rc == 0 ? describe_and_write(j, s, notes, &e) : -1;
     }

@@ -20,6 +20,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/tokens/jsonl.h"
+#include "libcommon/write/inputs.h"
 #include "tools/preprocess/preprocess.h"
 
 /* Where the tokens of a document are stored, for one key. */
@@ -272,9 +273,23 @@ static void encode_all(struct preprocess_run *r)
 
 /* ---- start and end ---- */
 
+/* List the files that are read. The caller releases the list with inputs_free(). */
+static struct inputs list_input_files(const struct preprocess_job *j)
+{
+    struct inputs l = {0};
+
+    for (int i = 0; i < j->n_inputs; i++)
+        inputs_add(&l, "--input", strcmp(j->inputs[i], "-") == 0 ? NULL : j->inputs[i]);
+    inputs_add(&l, "--vocab", j->vocab);
+    inputs_add(&l, "--merges", j->merges);
+    inputs_add(&l, "--tokenizer", j->tokenizer);
+    return l;
+}
+
 int job_check_absent(const struct preprocess_job *j, struct err *e)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
+    struct inputs inputs = list_input_files(j);
 
     for (int i = 0; i < 2 * j->n_keys && e->kind == ERR_NONE; i++) {
         char *prefix = job_output(j, i / 2), *path = str_fmt("%s%s", prefix, suffixes[i % 2]);
@@ -283,11 +298,12 @@ int job_check_absent(const struct preprocess_job *j, struct err *e)
 
         if (there && !S_ISREG(st.st_mode))
             err_usage(e, "%s is there already and no file: move it away, or give another --output-prefix", path);
-        else if (there && !j->cli.force)
+        else if (inputs_check_file(&inputs, path, e) == 0 && there && !j->cli.force)
             err_usage(e, "%s is there already; --force replaces it", path);
         free(prefix);
         free(path);
     }
+    inputs_free(&inputs);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

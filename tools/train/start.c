@@ -18,6 +18,7 @@
 #include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
 #include "libcommon/layout/output_file.h"
+#include "libcommon/write/inputs.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/ending.h"
@@ -285,12 +286,50 @@ static int lock_save(struct trainer *t, struct err *e)
     return 0;
 }
 
+/* Add the token files of one of train, valid and test. Groups that cannot be parsed are reported by options_check(). */
+static void add_token_files(const struct train_opts *o, enum options_split split, struct inputs *l)
+{
+    struct data_groups g = {0};
+    struct err ignored = {0};
+
+    if (options_data_groups(o, split, &g, &ignored) < 0)
+        err_clear(&ignored);
+    for (int i = 0; i < g.n; i++)
+        for (int k = 0; k < g.group[i].n; k++) {
+            const char *prefix = g.group[i].part[k].prefix;
+            char *bin = str_fmt("%s.bin", prefix), *idx = str_fmt("%s.idx", prefix);
+
+            inputs_add(l, "data path", bin);
+            inputs_add(l, "data path", idx);
+            free(bin);
+            free(idx);
+        }
+    data_groups_free(&g);
+}
+
 /* Check the name of a file that the run writes for the user. NULL is permitted. */
 static int check_written_file(const struct trainer *t, const char *path, struct err *e)
 {
-    const struct output_file o = { .path = path, .replace = true, .devices = true, .in = t->o.load };
+    const struct train_opts *o = &t->o;
+    struct inputs l = {0};
+    const struct output_file f = { .path = path, .replace = true, .devices = true, .in = o->load, .inputs = &l };
+    int rc;
 
-    return path ? output_file_check(&o, e) : 0;
+    if (!path)
+        return 0;
+    for (int split = 0; split <= SPLIT_TEST; split++)
+        add_token_files(o, (enum options_split)split, &l);
+    inputs_add(&l, "--train-weighted-split-paths-path", o->train_weighted_split_paths_path);
+    inputs_add(&l, "--valid-weighted-split-paths-path", o->valid_weighted_split_paths_path);
+    inputs_add(&l, "--test-weighted-split-paths-path", o->test_weighted_split_paths_path);
+    inputs_add(&l, "--vocab-file", o->vocab_file);
+    inputs_add(&l, "--merge-file", o->merge_file);
+    inputs_add(&l, "--tokenizer-name-or-path", o->tokenizer_name_or_path);
+    inputs_add(&l, "--config", o->config);
+    inputs_add(&l, "--deepspeed-config", o->deepspeed_config);
+    rc = output_file_check(&f, e);
+    inputs_free(&l);
+    return rc;
 }
 
 /* Open on rank 0 the log, the folder of --save, the event files and the status file. */
