@@ -2,7 +2,7 @@
  * copies.c - find pieces of parameters, and flat vectors, that are equal although they belong to different ranks
  *
  * Pieces are compared by a CRC of their first and last SAMPLE values. A flat vector is a whole record, so the CRC that
- * its file stores is compared.
+ * its file stores is compared. The states of one parameter are compared with each other in the same two ways.
  */
 #include "libcommon/check/copies.h"
 
@@ -505,6 +505,149 @@ static void check_vectors(const struct source *s, const struct mismatch_opts *o,
             check_vectors_of(s, &s->file[i], o, r);
 }
 
+/* ---- states of a parameter ---- */
+
+/* What has been found in the elements of a piece so far. */
+struct piece_values {
+    uint64_t size;                      /* of an element, in bytes; at most 8 */
+    uint8_t first[8];
+    bool any, differ, nonzero;          /* elements were added; two of them differ; one is neither 0 nor -0 */
+};
+
+static void add_piece_values(struct piece_values *v, const uint8_t *b, uint64_t len)
+{
+    if (!v->any)
+        memcpy(v->first, b, v->size);
+    v->any = true;
+    for (uint64_t at = 0; at + v->size <= len && !(v->differ && v->nonzero); at += v->size) {
+        v->differ |= memcmp(b + at, v->first, v->size) != 0;
+        for (uint64_t i = 0; i < v->size; i++)
+            v->nonzero |= (b[at + i] & 0x7f) != 0;
+    }
+}
+
+/* Returns true if equal values show that one piece is a copy: they are neither zeros nor all the same. */
+static bool shows_a_copy(const struct piece_values *v)
+{
+    return v->differ && v->nonzero;
+}
+
+/* Returns true if the extents are whole records with the same CRC. */
+static bool are_equal_records(const struct source *s, const struct extent *x, const struct extent *y)
+{
+    const struct record *a = files_record(s->files, x->record), *b = files_record(s->files, y->record);
+
+    return a->has_crc && b->has_crc && a->crc == b->crc && a->len == b->len && x->at == y->at;
+}
+
+/* Read the bytes [at, at + len) of an extent. Returns false if they cannot be read. */
+static bool read_part(const struct source *s, const struct extent *x, uint64_t at, uint64_t len, uint8_t *buf)
+{
+    struct err ignored = {0};
+
+    return files_read_extent(s->files, &(struct extent){ x->record, x->at + at, len }, buf, &ignored) == 0;
+}
+
+/* Add all values of the extent to *v until they show a copy, or cannot be read. */
+static void add_all_values(const struct source *s, const struct extent *x, struct piece_values *v)
+{
+    uint8_t b[SAMPLE * 4];
+
+    for (uint64_t at = 0; at < x->len && !shows_a_copy(v); at += sizeof b) {
+        const uint64_t n = min_u64(sizeof b, x->len - at);
+
+        if (!read_part(s, x, at, n, b))
+            return;
+        add_piece_values(v, b, n);
+    }
+}
+
+/*
+ * Returns true if two pieces of the same length, with elements of `size` bytes, are equal, and their values show that
+ * one is a copy. Their starts and their ends are compared. If the values of these do not show it, the whole pieces are
+ * compared by the CRCs of their records.
+ */
+static bool is_same_piece(const struct source *s, const struct extent *x, const struct extent *y, uint64_t size)
+{
+    const uint64_t n = min_u64(SAMPLE * 4, x->len);
+    uint8_t a[SAMPLE * 4], b[SAMPLE * 4];
+    struct piece_values v = { .size = size };
+
+    for (uint64_t at = 0, i = 0; i < 2; i++, at = x->len - n) {
+        if (!read_part(s, x, at, n, a) || !read_part(s, y, at, n, b) || memcmp(a, b, n) != 0)
+            return false;
+        add_piece_values(&v, a, n);
+    }
+    if (!shows_a_copy(&v) && are_equal_records(s, x, y))
+        add_all_values(s, x, &v);
+    return shows_a_copy(&v);
+}
+
+/*
+ * Returns the first piece of y that is the same as the piece of x with the same place, or NULL. Maps that are cut in
+ * another way are not compared.
+ */
+static const struct extent *same_state_piece(const struct source *s, const struct tmap *x, const struct tmap *y)
+{
+    enum { SHORTEST = 16 };             /* bytes; fewer may be equal by chance */
+    const uint64_t size = (uint64_t)dtype_size(x->dtype);
+
+    if (size == 0 || size > 8 || x->dtype != y->dtype || x->len != y->len || x->n_slices != y->n_slices)
+        return NULL;
+    for (int k = 0; k < x->n_slices; k++)
+        for (int i = 0; i < x->slice[k].n_extents && x->slice[k].n_extents == y->slice[k].n_extents; i++) {
+            const struct extent *a = &x->slice[k].extent[i], *b = &y->slice[k].extent[i];
+
+            if (a->len >= SHORTEST && a->len == b->len && is_same_piece(s, a, b, size))
+                return b;
+        }
+    return NULL;
+}
+
+/* Two states of a parameter that have the same piece, and this piece. `piece` is NULL if there are none. */
+struct same_states {
+    const struct extent *piece;
+    enum state first, second;
+};
+
+static struct same_states find_same_states(const struct source *s, const struct param *p)
+{
+    struct same_states f = {0};
+
+    for (int i = 0; i < TRAINED_STATES && !p->shared_with; i++)
+        for (int k = i + 1; k < TRAINED_STATES && !f.piece; k++) {
+            f.first = trained_states[i];
+            f.second = trained_states[k];
+            if (p->state[f.first] && p->state[f.second])
+                f.piece = same_state_piece(s, p->state[f.first], p->state[f.second]);
+        }
+    return f;
+}
+
+/* Report parameters that have two equal states, once per file. */
+static void check_states(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct same_states *found = xcalloc((size_t)s->n_params + 1, sizeof *found);
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
+
+#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
+    for (int i = 0; i < s->n_params; i++)
+        found[i] = find_same_states(s, &s->param[i]);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct record *rec = found[i].piece ? files_record(s->files, found[i].piece->record) : NULL;
+
+        if (!rec || reported[rec->file])
+            continue;
+        reported[rec->file] = true;
+        report_add(r, o->accept ? SEV_WARNING : SEV_ERROR, "other_rank", files_name(s->files, rec->file),
+                   rec->at + found[i].piece->at, s->param[i].name,
+                   "%s is the same as %s: the data of one state is in two places, and that of the other is lost",
+                   state_name(found[i].second), state_name(found[i].first));
+    }
+    free(reported);
+    free(found);
+}
+
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     if (source_stores_pieces_once(s)) {
@@ -517,4 +660,5 @@ void copies_check(const struct source *s, const struct mismatch_opts *o, struct 
     }
     if (source_has_flat_partitions(s))
         check_vectors(s, o, r);
+    check_states(s, o, r);
 }

@@ -20,6 +20,7 @@
  *   missing_param E   fewer parameters than the index states or the mp_rank files list; no_params E: none
  *   shape E           states of one parameter differ in shape, or slices do not add up to it
  *   unreadable E      a .pt file cannot be opened; class E, opaque W: see pt_check_classes()
+ *   other_rank E      an mp_rank file was saved as another one; W with source_opts.accept_mismatch
  *   shard_missing E   a file with data is absent, or is not a checkpoint file
  *   shard_changed E   the size or directory CRC of a file with data differs from the recorded one
  *   shard_range E     a dataset points to bytes that are not inside a record of a file with data
@@ -219,6 +220,7 @@ static void add_hdf5_source_file(struct hdf5_reader *rd, const struct archive_me
 {
     struct source *s = rd->s;
     struct source_file *f = &s->file[s->n_files++];
+    const struct ds_name is = ds_name_parse(m->name);
     int mp;
 
     *f = (struct source_file){ .name = arena_strndup(s->arena, m->name, strlen(m->name)), .file = m->file,
@@ -229,11 +231,14 @@ static void add_hdf5_source_file(struct hdf5_reader *rd, const struct archive_me
             f->tp = mp % s->topo.tp;
         }
         f->pt = open_pt(rd, m->file);
+        if (f->pt)
+            ds_name_check(&is, f->pt, files_name(s->files, m->file), rd->o->accept_mismatch ? SEV_WARNING : SEV_ERROR,
+                          rd->r);
     } else if (strcmp(m->name, "zero/optimizer_state.pt") == 0) {
         s->run.optimizer_pt = f->pt = open_pt(rd, m->file);
     } else if (universal_hdf5_holds(m->name) && (rd->split || strcmp(m->name, INDEX_NAME) == 0)) {
         f->cls = FILE_OPTIMIZER;
-    } else if (strcmp(m->name, MANIFEST_NAME) != 0 && ds_name_parse(m->name).kind != DS_ZERO3 &&
+    } else if (strcmp(m->name, MANIFEST_NAME) != 0 && is.kind != DS_ZERO3 &&
                strcmp(m->name, DS_REPAIR_LOG_NAME) != 0) {
         report_add(rd->r, SEV_WARNING, "extra_file", files_name(s->files, m->file), ERR_NO_BYTE, NULL,
                    "does not belong to a universal checkpoint");

@@ -16,6 +16,8 @@
  *   step E            step.pt files disagree
  *   leftover W        a file in tmp/, left by an aborted conversion
  *   latest W          latest_universal is empty
+ *   other_rank E*     a file was saved under the name of another one
+ * E*: a warning with source_opts.accept_mismatch
  */
 #include <stdlib.h>
 #include <string.h>
@@ -304,15 +306,44 @@ static void read_step_file(struct opened *u, int i, const struct pt *pt)
     run->step_in_state = true;
 }
 
+/* Returns true if `stem` is the name, without ".pt", under which a writer of universal forms saves a file of zero/. */
+static bool is_universal_stem(const char *stem)
+{
+    bool is = strcmp(stem, "step") == 0 || strcmp(stem, "optimizer_state") == 0;
+
+    for (int j = 0; j < TRAINED_STATES; j++)
+        is |= strcmp(stem, state_name(trained_states[j])) == 0;
+    return is;
+}
+
+/*
+ * Compare the name of a file of zero/ with the name inside its archive, which torch.save() takes from the file that it
+ * writes. A file that was copied over another one keeps the name of the former. Names of other programs are ignored.
+ */
+static void check_saved_name(struct opened *u, int i, const struct pt *pt)
+{
+    const char *name = u->s->file[i].name, *slash = strrchr(name, '/'), *is = slash ? slash + 1 : name;
+    char *was = str_fmt("%s%s", pt_prefix(pt), str_ends(pt_prefix(pt), ".pt") ? "" : ".pt");
+    char *stem = str_fmt("%.*s", (int)(strlen(was) - strlen(".pt")), was);
+
+    if ((is_universal_stem(stem) || ds_name_marks(was)) && strcmp(was, is) != 0)
+        report_add(u->r, u->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "other_rank", path_of(u->s, i), ERR_NO_BYTE,
+                   u->param_of[i] >= 0 ? u->s->param[u->param_of[i]].name : NULL,
+                   "was saved as %s (the name inside it): another file under this name", was);
+    free(was);
+    free(stem);
+}
+
 static void read_universal_pt_file(struct opened *u, int i, struct pt *pt)
 {
     const char *name = u->s->file[i].name, *rest;
+    const struct ds_name is = ds_name_parse(name);
 
+    if (is.kind == DS_MP)
+        ds_name_check(&is, pt, path_of(u->s, i), u->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, u->r);
+    else
+        check_saved_name(u, i, pt);
     if (is_kept(name)) {
-        const struct ds_name is = ds_name_parse(name);
-
-        if (is.kind == DS_MP && u->zero.file < 0)
-            ds_name_check(&is, pt, path_of(u->s, i), u->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, u->r);
         u->s->file[i].pt = pt;
         return;
     }

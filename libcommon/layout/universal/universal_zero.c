@@ -35,6 +35,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     struct universal_zero z = { .file = find_model(s), .tp = 1 };
     const struct source_file *f = &s->file[z.file];
     struct err e = {0};
+    const bool opens = z.file >= 0 && !f->pt;   /* otherwise the caller has opened and checked the file */
     const struct pk *root;
     struct ds_name is;
     int64_t tp;
@@ -42,7 +43,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
 
     if (z.file < 0)
         return z;
-    if (!f->pt)
+    if (opens)
         s->file[z.file].pt = pt_open(s->files, f->file, &e);
     if (!f->pt) {
         report_add_err(r, "unreadable", &e);
@@ -50,8 +51,10 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
         return z;
     }
     is = ds_name_parse(f->name);
-    ds_name_check(&is, f->pt, files_name(s->files, f->file), s->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
-    pt_check(f->pt, s->files, f->file, r);
+    if (opens) {
+        ds_name_check(&is, f->pt, files_name(s->files, f->file), s->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+        pt_check(f->pt, s->files, f->file, r);
+    }
     root = pt_root(f->pt);
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;

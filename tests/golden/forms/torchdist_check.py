@@ -168,6 +168,8 @@ def flat_rank(rank, world, meet, out):
     for what in ("exp_avg", "exp_avg_sq", "fp32_param"):
         name = f"optimizer.state.{what}.{key}"
         whole = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(len(what))).abs()
+        if what == "exp_avg_sq":        # of the length of fp32_param: two states would be the same
+            whole *= 2
         tensors[name] = whole
         for layer in range(2):
             for tp in range(2):
