@@ -7,11 +7,11 @@
 #include <string.h>
 
 #define OPTION(name)   name " changes it", "reshape " name " changes it"
-#define TENSORS        "it is what the tensors are"
+#define TENSORS        "the tensors determine it"
 #define BY_TENSORS     TENSORS, TENSORS
 #define BY_CAST        TENSORS, "ckpt-edit cast changes it"
 #define BY_RANKS       "it follows from --target-tp, --target-pp and --target-dp", \
-                       "it follows from the number of ranks: reshape changes it"
+                       "it follows from the number of ranks (reshape changes it)"
 #define BY_STEP        "--step changes it", "ckpt-edit retag changes it"
 #define BY_VOCAB       "--pad-vocab-size-to changes it", "ckpt-edit vocab changes it"
 

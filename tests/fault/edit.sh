@@ -78,8 +78,8 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
                 ckpt-edit -q zero --in-place '*' "$W/tag" 2>/dev/null
             if [ -e "$W/tag.before-edit" ] && diff -r "$W/was" "$W/tag" >/dev/null; then
                 n_made=$((n_made + 1))
-                check_exit "rename $at: commit" 2 "with --resume puts it there, rollback" ckpt-edit commit "$W/tag"
-                check_exit "rename $at: again" 2 "puts it there, rollback" ckpt-edit zero -i '*' "$W/tag"
+                check_exit "rename $at: commit" 2 "with --resume makes it replace the checkpoint, rollback" ckpt-edit commit "$W/tag"
+                check_exit "rename $at: again" 2 "makes it replace the checkpoint, rollback" ckpt-edit zero -i '*' "$W/tag"
                 check_exit "rename $at: another command" 2 "its own command" ckpt-edit zero -i --resume '3.*' "$W/tag"
                 check "rename $at: as it was" diff -r "$W/was" "$W/tag"
             fi
@@ -111,7 +111,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
         check "commit, kill $at: edited" ckpt-edit -q zero --in-place '*' "$W/tag"
         BADIO=unlinkat:$at:kill LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 \
             ckpt-edit -q commit "$W/tag" 2>/dev/null
-        check_exit "commit, kill $at: rollback" 2 "commit finishes that" ckpt-edit -q rollback "$W/tag"
+        check_exit "commit, kill $at: rollback" 2 "run commit again" ckpt-edit -q rollback "$W/tag"
         check "commit, kill $at: the new one" diff -r "$W/want" "$W/tag"
         check "commit, kill $at: finished" ckpt-edit -q commit "$W/tag"
         [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "commit, kill $at: left $(cd "$W" && echo tag*)"

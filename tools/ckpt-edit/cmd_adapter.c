@@ -13,7 +13,8 @@
 static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 {
     if (source_has_moments(s))
-        cli_info(&j->cli, "the moments are those of %s; ckpt-edit zero resets them", source_path(s));
+        cli_info(&j->cli, "the moments of %s were kept, although its weights have changed; 'ckpt-edit zero' sets "
+                          "moments to 0", source_path(s));
 }
 
 int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

@@ -48,7 +48,8 @@ static int set_in(const struct ckptedit *j, struct edit *x, int place, const cha
         return e->kind == ERR_NONE ? 0 : -1;
     derived = j->derived ? NULL : derived_value_find(path);
     if (derived) {
-        err_usage(e, "set %s: %s cannot be set: %s; --derived sets this value alone", text, path, derived->by_edit);
+        err_usage(e, "set %s: %s cannot be set, because %s; --derived sets it without the values that depend on it",
+                  text, path, derived->by_edit);
         return -1;
     }
     value = tree_read(edit_arena(x), eq + 1, was, j->any_type);
@@ -56,10 +57,12 @@ static int set_in(const struct ckptedit *j, struct edit *x, int place, const cha
         return edit_set_value(x, place, path, value, e) < 0 ? -1 : 1;
     pk_text(was, &held);
     if (tree_read(edit_arena(x), eq + 1, was, true))
-        err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
+        err_usage(e, "set %s: the value %s of %s is %.60s; the new value must be %s in JSON (--any-type allows another "
+                     "type)", text, path,
                   edit_values_place(x, place), held.buf, tree_type_words(was));
     else
-        err_usage(e, "set %s: %s of %s is %.60s: expected %s; the value is not JSON, or a number out of range", text,
+        err_usage(e, "set %s: the value %s of %s is %.60s; the new value must be %s, but it is not valid JSON or its "
+                     "number is out of range", text,
                   path, edit_values_place(x, place), held.buf, j->any_type ? "JSON" : tree_type_words(was));
     strbuf_free(&held);
     return -1;
@@ -108,7 +111,7 @@ static void refuse_unknown_key(const struct source *s, struct edit *x, const cha
     struct strbuf keys = {0};
 
     if (edit_has_value_entries(x)) {
-        err_usage(e, "set %s: %s has no pickled value of that name; put changes tensors", text, s->path);
+        err_usage(e, "set %s: %s has no pickled value of that name; 'ckpt-edit put' changes tensors", text, s->path);
         return;
     }
     for (int f = 0; !s->run.args && f < s->n_files; f++) {
@@ -118,9 +121,9 @@ static void refuse_unknown_key(const struct source *s, struct edit *x, const cha
         if (root)
             add_outer_keys(root, &keys);
     }
-    err_usage(e, "set %s: no file of %s has that key; %s%s", text, s->path,
-              source_is_model_alone(s) ? "a model folder has no such values, its settings are in config.json"
-              : s->run.args ? "ckpt-inspect args lists the arguments"
+    err_usage(e, "set %s: no file of %s has this key; %s%s", text, s->path,
+              source_is_model_alone(s) ? "a model folder has no such values, only the settings in config.json"
+              : s->run.args ? "'ckpt-inspect args' lists the keys"
               : keys.len ? "its keys are " : "it has no values with names",
               keys.len && !source_is_model_alone(s) && !s->run.args ? keys.buf : "");
     strbuf_free(&keys);
@@ -144,7 +147,7 @@ static int check_keys_once(const struct ckptedit *j, struct err *e)
 
             if (n != bare_key(j->arg[k], &b) || strncmp(a, b, n) != 0)
                 continue;
-            err_usage(e, "set %s: the key is given twice: %s", j->arg[i], j->arg[k]);
+            err_usage(e, "set %s: the same key is also set by %s", j->arg[i], j->arg[k]);
             return -1;
         }
     return 0;
@@ -158,7 +161,7 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         int n;
 
         if (!strchr(j->arg[i], '=') || j->arg[i][0] == '=') {
-            err_usage(e, "set %s: expected KEY=JSON", j->arg[i]);
+            err_usage(e, "set %s: the argument must have the form KEY=JSON", j->arg[i]);
             return -1;
         }
         n = set_all(j, x, j->arg[i], e);
@@ -194,7 +197,7 @@ static int split_name(struct edit *x, const char *word, const char **name, int *
     *name = arena_strndup(edit_arena(x), word, (size_t)(colon - word));
     *state = state_by_name(colon + 1);
     if (*state < 0)
-        err_usage(e, "%s: no state '%s'; there are bf16, fp32, exp_avg and exp_avg_sq", word, colon + 1);
+        err_usage(e, "%s: '%s' is not a state; the states are bf16, fp32, exp_avg and exp_avg_sq", word, colon + 1);
     return *state < 0 ? -1 : 0;
 }
 
@@ -206,12 +209,14 @@ static void miss(const struct source *s, const char *word, const char *pattern, 
     for (int i = 0; i < s->n_params && !named; i++)
         named = fnmatch(pattern, s->param[i].name, 0) == 0;
     if (!named || (state >= 0 && state != STATE_EXP_AVG && state != STATE_EXP_AVG_SQ))
-        err_usage(e, "zero %s: %s has nothing of that name and state; ckpt-inspect ls lists what it has", word,
+        err_usage(e, "zero %s: no tensor of %s has such a name and state; 'ckpt-inspect ls' lists the tensors", word,
                   s->path);
     else
-        err_usage(e, "zero %s: %s %s: PATTERN:STATE sets weights to 0 (ckpt-inspect ls lists their states)", word,
+        err_usage(e, "zero %s: %s %s; to set weights to 0, give PATTERN:STATE ('ckpt-inspect ls' lists the states)",
+                  word,
                   s->path,
-                  source_is_model_alone(s) ? "is a model folder, which has no moments" : "has no moments of it");
+                  source_is_model_alone(s) ? "is a model folder, which has no moments" :
+                  "has no moments for these tensors");
 }
 
 int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
@@ -247,10 +252,11 @@ static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, str
 {
     if (edit_can_drop_params(x))
         return drop_tensors(j, x, e);
-    err_usage(e, "drop %s: 'optimizer' and 'rng' can be left out of a %s checkpoint; parameters can be left out of a "
-              "model folder (export-hf) or of a universal form (ds2universal --format pt, if it has Adam's states%s)",
+    err_usage(e, "drop %s: only 'optimizer' and 'rng' can be removed from a %s checkpoint; parameters can be removed "
+                 "from a model folder (export-hf makes one) or from a universal form (ds2universal --format pt makes "
+                 "one if there are Adam's states%s)",
               j->arg[0], source_layout_name(s), source_joins_tensor_ranks(s) ?
-              "; first reshape --ranks N joins its tensor ranks" : "");
+              "; reshape --ranks N joins its tensor-parallel ranks first" : "");
     return -1;
 }
 

@@ -27,7 +27,8 @@ static int *read_list(const char *text, int n_layers, int *n, struct err *e)
             odd = end == p || !isdigit((unsigned char)*p);
         }
         if (odd || (*end && *end != ',') || a >= n_layers || b >= n_layers || b < a) {
-            err_usage(e, "layers %s: expected numbers and ranges from 0 to %d, as 0-3,7", text, n_layers - 1);
+            err_usage(e, "layers %s: LIST must contain numbers and ranges from 0 to %d, such as 0-3,7",
+                      text, n_layers - 1);
             free(list);
             return NULL;
         }
@@ -72,7 +73,7 @@ static int *layers_wanted(struct ckptedit *j, int n_layers, int *n, struct err *
     }
     if (!list || *n > 0)
         return list;
-    err_usage(e, "layers: none would be left");
+    err_usage(e, "layers: the list would leave no layer");
     free(list);
     return NULL;
 }
@@ -85,7 +86,7 @@ int change_layers(struct ckptedit *j, struct source *s, struct edit *x, struct e
 
     (void)s;
     if (strcmp(j->arg[0], "drop") != 0 && strcmp(j->arg[0], "keep") != 0) {
-        err_usage(e, "layers %s: there are keep and drop", j->arg[0]);
+        err_usage(e, "layers %s: the first argument must be keep or drop", j->arg[0]);
         return -1;
     }
     n_layers = edit_count_layers(x, e);

@@ -33,7 +33,7 @@ static int read_weights(const char *text, const struct ckptedit *j, struct edit_
         double w = strtod(p, &end);
 
         if (end == p || !isfinite(w) || (*end && *end != ',')) {
-            err_usage(e, "--weights %s: expected numbers with commas between them", text);
+            err_usage(e, "--weights %s: the value must be numbers separated by commas", text);
             return -1;
         }
         if (n < m->n)
@@ -44,9 +44,9 @@ static int read_weights(const char *text, const struct ckptedit *j, struct edit_
             break;
     }
     if (n != m->n)
-        err_usage(e, "--weights %s: has %d, there are %d folders", text, n, m->n);
+        err_usage(e, "--weights %s: the number of factors is %d, but there are %d folders", text, n, m->n);
     else if (!(fabs(sum - 1) <= 1e-6))
-        err_usage(e, "--weights %s: they add up to %.9g: expected 1", text, sum);
+        err_usage(e, "--weights %s: the factors add up to %.9g instead of 1", text, sum);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -98,7 +98,7 @@ static int set_average(const struct ckptedit *j, struct edit_mix *m, struct err 
     const bool equal = !j->weights && j->style < 0;
 
     if (j->weights && j->style >= 0) {
-        err_usage(e, "--weights and --style both define the factors: give one of them");
+        err_usage(e, "--weights and --style exclude each other, because both define the factors");
         return -1;
     }
     m->divide = equal ? m->n : 1;
@@ -112,7 +112,7 @@ static int set_average(const struct ckptedit *j, struct edit_mix *m, struct err 
 static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
     if (j->decay < 0) {
-        err_usage(e, "ema needs --decay D, from 0 to 1");
+        err_usage(e, "ema needs --decay D, a number from 0 to 1");
         return -1;
     }
     m->divide = 1;
@@ -149,7 +149,7 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
             convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
             return -1;
         if (s->n_unread > 0) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", s->unread[0].name, s->unread[0].why);
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' cannot be read: %s", s->unread[0].name, s->unread[0].why);
             return -1;
         }
     }
@@ -170,10 +170,11 @@ static void warn_steps(const struct ckptedit *j, struct edit_mix *m)
             if (step <= 0 || before <= 0)
                 continue;
             if (j->last && step == before)
-                cli_warn(&j->cli, "%s and %s both record step %lld: one save counts twice", a->path, b->path, step);
+                cli_warn(&j->cli, "%s and %s both record step %lld, so they may be the same save, counted twice",
+                         a->path, b->path, step);
             else if (j->style >= 0 && k == i - 1 && step <= before)
-                cli_warn(&j->cli, "--style: %s records step %lld, %s before it step %lld: the factors are for steps "
-                         "that rise", b->path, step, a->path, before);
+                cli_warn(&j->cli, "--style needs folders in the order of their steps, but %s records step %lld and %s, "
+                                  "before it, step %lld", b->path, step, a->path, before);
         }
 }
 
@@ -185,7 +186,8 @@ static void warn_moments(const struct ckptedit *j, const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
         if (s->param[i].state[STATE_EXP_AVG]) {
-            cli_info(&j->cli, "the moments are those of %s; --moments averages them, ckpt-edit zero resets them",
+            cli_info(&j->cli, "the moments are those of %s, not averages; --moments averages them, 'ckpt-edit zero' "
+                              "sets them to 0",
                      s->path);
             return;
         }
@@ -239,12 +241,13 @@ int mix_find_steps(struct ckptedit *j, struct err *e)
     if (!j->steps) {
         if (layout_of_folder(j->in)) {
             err_clear(e);
-            err_usage(e, "--last %d: %s is a checkpoint; --last needs the folder that holds it", n, j->in);
+            err_usage(e, "--last %d: %s is a checkpoint; give the folder that contains the checkpoints", n, j->in);
         }
         return -1;
     }
     if (j->n_steps < n) {
-        err_usage(e, "--last %d: %s has %d checkpoint%s up to the one that 'latest' names", n, j->in, j->n_steps,
+        err_usage(e, "--last %d: %s has only %d checkpoint%s up to the one that the file 'latest' names",
+                  n, j->in, j->n_steps,
                   j->n_steps == 1 ? "" : "s");
         return -1;
     }

@@ -29,7 +29,7 @@ int cmd_latest(struct ckptedit *j)
     int rc = EXIT_OK;
 
     if (strchr(tag, '/'))
-        err_usage(&e, "latest: '%s' is a path; TAG is the name of a folder in %s", tag, dir);
+        err_usage(&e, "latest: '%s' is a path; give the name of a folder in %s", tag, dir);
     else if (check_tag(j, path, &e) == 0 && !j->cli.dry_run && file_replace(latest, tag, strlen(tag), &e) == 0)
         cli_info(&j->cli, "%s names %s", latest, tag);
     if (e.kind != ERR_NONE)
@@ -46,17 +46,18 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
     const enum swap_state state = swap_inspect(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN) {
-        err_usage(e, "%s: no edit in place can be undone (no folder %s.before-edit of ckpt-edit; name the tag "
-                  "that was edited, not the run)", in, in);
+        err_usage(e, "%s: has no edit in place to undo: there is no folder %s.before-edit of ckpt-edit; give the "
+                     "checkpoint that was edited, not the folder of the run", in, in);
         return -1;
     }
     if (state == SWAP_GIVEN_UP) {
-        err_usage(e, "%s: commit has begun to remove what it was: commit finishes that", in);
+        err_usage(e, "%s: cannot be rolled back, because an interrupted commit has already removed part of the "
+                     "original; run commit again", in);
         return -1;
     }
     if ((state == SWAP_DONE && (swap_check(in, e) < 0 || swap_exchange(in, e) < 0)) || swap_forget(in, e) < 0)
         return -1;
-    cli_info(&j->cli, "%s is what it was before the edit", in);
+    cli_info(&j->cli, "%s was restored to its state before the edit", in);
     return 0;
 }
 
@@ -65,13 +66,13 @@ static int commit_in_place_edit(struct ckptedit *j, const char *in, struct err *
     const enum swap_state state = swap_inspect(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN)
-        err_usage(e, "%s: there is nothing left of an edit in place", in);
+        err_usage(e, "%s: has no edit in place to commit", in);
     else if (state == SWAP_MADE)
-        err_usage(e, "%s: the edit was made and not put in its place (its run was killed): the same command with "
-                  "--resume puts it there, rollback removes it", in);
+        err_usage(e, "%s: the edit is complete but was interrupted before it replaced the checkpoint; the same command "
+                     "with --resume makes it replace the checkpoint, and rollback removes it", in);
     if (e->kind != ERR_NONE || swap_give_up(in, e) < 0)
         return -1;
-    cli_info(&j->cli, "%s stays as it was edited", in);
+    cli_info(&j->cli, "%s keeps the edit; the original was removed", in);
     return 0;
 }
 

@@ -81,7 +81,7 @@ static int refuse_npy_shape(const struct param *p, const char *path, const struc
 {
     char want[SHAPE_TEXT], have[SHAPE_TEXT];
 
-    err_usage(e, "%s: has shape %s, %s has %s", path, shape_text(a->ndim, a->shape, have), p->name,
+    err_usage(e, "%s: has shape %s, but the tensor %s has shape %s", path, shape_text(a->ndim, a->shape, have), p->name,
               shape_text(p->ndim, p->shape, want));
     return -1;
 }
@@ -103,7 +103,7 @@ static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, s
             return -1;
         from.x.len = rec->len / 2;
     } else {
-        err_usage(e, "%s:%s is %s, the array is %s", to.param->name, state_name(st), dtype_name(want),
+        err_usage(e, "%s:%s has type %s, but the array has type %s", to.param->name, state_name(st), dtype_name(want),
                   dtype_name(have));
         return -1;
     }
@@ -114,7 +114,7 @@ static int find_put_param(struct source *s, const char *word, struct source_hit 
 {
     if (source_find(s, word, hit) && hit->param)
         return 0;
-    err_usage(e, "put %s: %s has no parameter of that name; ckpt-inspect ls lists them", word, source_path(s));
+    err_usage(e, "put %s: %s has no parameter of this name; 'ckpt-inspect ls' lists the parameters", word, source_path(s));
     return -1;
 }
 
@@ -147,6 +147,6 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
     }
     if (n)
         return 0;
-    err_usage(e, "put %s: %s does not hold that state of it", j->arg[0], source_path(s));
+    err_usage(e, "put %s: %s does not hold this state of the parameter", j->arg[0], source_path(s));
     return -1;
 }

@@ -80,7 +80,8 @@ static void check_tag_name(struct ckptedit *j, const struct source *s)
     char *base = path_base(j->in_place ? j->in : j->out), *want = source_tag_name(s, j->step);
 
     if (want && strcmp(base, want) != 0)
-        cli_warn(&j->cli, "%s: a tag of step %" PRId64 " is called %s elsewhere", base, j->step, want);
+        cli_warn(&j->cli, "%s: the name does not match step %" PRId64 "; other programs expect %s",
+                 base, j->step, want);
     free(base);
     free(want);
 }
@@ -97,13 +98,13 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         if (retag_place(j, s, x, i, found, e) < 0)
             return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
-        err_usage(e, "retag: nothing in %s counts %s", source_path(s),
+        err_usage(e, "retag: %s has no counter of %s", source_path(s),
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");
         return -1;
     }
     check_tag_name(j, s);
-    if (source_run(s)->opt_step >= 0)
-        cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", source_run(s)->opt_step,
+    if (s->run.opt_step >= 0)
+        cli_info(&j->cli, "the step counter of the optimizer remains %" PRId64 "%s", s->run.opt_step,
                  layout_result_sets_step(s) ? "; reshape --step changes it" : "");
     return 0;
 }

@@ -45,7 +45,8 @@ static void warn_of_unused_from(const struct ckptedit *j, const struct source *s
     for (int i = 0; i < d->n_values; i++)
         n_values += !str_ends(s->value[d->value[i]].name, ".step");
     if (j->from && x->n_elems[SALVAGE_REPLACED] == 0 && n_values == 0)
-        cli_warn(&j->cli, "--from %s: nothing is used from it: it holds none of the lost data, or nothing is lost",
+        cli_warn(&j->cli, "--from %s: nothing was used from this checkpoint; it holds none of the lost data, or no "
+                          "data is lost",
                  j->from);
 }
 
@@ -53,9 +54,10 @@ static void print_salvaged_states(const struct ckptedit *j, const struct source 
                                   const struct salvage *x)
 {
     static const char *const means[SALVAGE_N] = {
-        [SALVAGE_COPIED] = "elements from copies", [SALVAGE_ROUNDED] = "weights from their masters, rounded",
-        [SALVAGE_REPLACED] = "elements from the other checkpoint",
-        [SALVAGE_WIDENED] = "masters from their weights, an approximation", [SALVAGE_ZEROED] = "moments set to 0",
+        [SALVAGE_COPIED] = "elements recreated from copies",
+                                                  [SALVAGE_ROUNDED] = "weights recreated by rounding their masters",
+        [SALVAGE_REPLACED] = "elements recreated from the checkpoint of --from",
+        [SALVAGE_WIDENED] = "masters approximated by their weights", [SALVAGE_ZEROED] = "moments set to 0",
         [SALVAGE_ABSENT] = "elements that no file holds set to 0",
     };
 
@@ -78,20 +80,20 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
 
     /* In other layouts, values are in pickled trees, whose tensors cannot be replaced. */
     if (!source_has_entries(s) && d->n_values) {
-        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[0]].name);
+        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file contains it", s->value[d->value[0]].name);
         return -1;
     }
     if (salvage_values(s, d, o, &left, e) < 0)
         return -1;
     if (left) {
-        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it%s", left->name,
-                 o->from ? "; --from does not have it either" : "; --from DIR copies it from another checkpoint "
-                                                                "(--allow-lost replaces tensors alone)");
+        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file contains it%s", left->name,
+                 o->from ? "; the checkpoint of --from does not contain it either"
+                         : "; --from DIR copies it from another checkpoint (--allow-lost replaces only tensors)");
         return -1;
     }
     for (int i = 0; i < d->n_values; i++)
         cli_info(&j->cli, "%s: restored from %s", s->value[d->value[i]].name,
-                 str_ends(s->value[d->value[i]].name, ".step") ? "another counter of steps" : o->from->path);
+                 str_ends(s->value[d->value[i]].name, ".step") ? "another step counter" : o->from->path);
     return 0;
 }
 
@@ -103,9 +105,9 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 
         if (st->n[SALVAGE_ABSENT] == 0)
             continue;
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %" PRIu64 " elements of %s are in no other file; --from DIR "
-                                                                   "copies them from another checkpoint, --allow-lost "
-                                                                   "sets them to 0", s->param[st->param].name,
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %" PRIu64 " elements of its state %s are in no other file; "
+                                          "--from DIR copies them from another checkpoint, --allow-lost sets them to 0",
+                 s->param[st->param].name,
                  st->n[SALVAGE_ABSENT], state_name(st->state));
         return -1;
     }
@@ -118,16 +120,16 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
  */
 static int check_optimizer(struct ckptedit *j, const struct source *s, struct err *e)
 {
-    static const char lost[] = "masters and moments are in no file";
+    static const char lost[] = "no file holds masters and moments";
 
     if (!source_lost_optimizer(s))
         return 0;
     if (!j->allow_lost) {
-        err_data(e, s->path, ERR_NO_BYTE, "%s; --allow-lost writes the weights alone, as export-hf does; "
-                 "training begins from them, or from another checkpoint", lost);
+        err_data(e, s->path, ERR_NO_BYTE, "%s; --allow-lost writes only the weights, as export-hf does; training can "
+                                          "start from these, or from another checkpoint", lost);
         return -1;
     }
-    cli_warn(&j->cli, "%s: %s: the result has the weights alone", s->path, lost);
+    cli_warn(&j->cli, "%s: %s: OUT contains only the weights", s->path, lost);
     return 0;
 }
 
@@ -139,7 +141,8 @@ static int check_ranks(const struct ckptedit *j, const struct source *s, struct 
 {
     if (!j->in_place || !source_joins_tensor_ranks(s))
         return 0;
-    err_usage(e, "%s: has %d tensor ranks, the result has one: give OUT instead of --in-place", s->path, s->topo.tp);
+    err_usage(e, "%s: has %d tensor-parallel ranks, but the result has one, so it cannot replace IN; give OUT instead "
+                 "of --in-place", s->path, s->topo.tp);
     return -1;
 }
 
@@ -154,7 +157,7 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
     if (report_count(r, SEV_ERROR)) {
         const struct finding *f = report_get(r, 0);     /* the notes that name files come first */
 
-        err_data(e, f->file, ERR_NO_BYTE, "%s%s%s%s; --accept-mismatch continues despite this",
+        err_data(e, f->file, ERR_NO_BYTE, "%s%s%s%s; --accept-mismatch prints a warning instead and continues",
                  f->param ? "parameter " : "", f->param ? f->param : "", f->param ? ": " : "", f->text);
         rc = -1;
     }
@@ -176,7 +179,7 @@ static int write_salvage_result(struct ckptedit *j, struct source *s, struct edi
         hit[found->state[i].param * STATE_N + (int)found->state[i].state] = true;
     rc = edit_fill(x, hit, &n, notes, e);
     if (n)
-        cli_info(&j->cli, "%s: %d file%s with a damaged container written again", s->path, n, n == 1 ? "" : "s");
+        cli_info(&j->cli, "%s: %d file%s with a damaged container rewritten", s->path, n, n == 1 ? "" : "s");
     if (rc == 0)
         edit_log(x, &j->log);
     cli_warn_findings(&j->cli, notes);

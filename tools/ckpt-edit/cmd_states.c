@@ -61,7 +61,7 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
             break;
         }
     if (rc < 0 && e->kind == ERR_NONE)
-        err_usage(e, "cast %s: there are bf16, fp16 and fp32", j->arg[0]);
+        err_usage(e, "cast %s: the type must be bf16, fp16 or fp32", j->arg[0]);
     cli_warn_findings(&j->cli, notes);
     report_free(notes);
     return rc;
@@ -104,14 +104,14 @@ static int rename_all(struct edit *x, struct edit_states *to, const char *patter
         const char *name = apply_rename_rule(x, rule, to->tensor[i].name, by, e);
 
         if (name && !*name)
-            err_usage(e, "rename: %s would have no name", to->tensor[i].name);
+            err_usage(e, "rename: the new name of %s would be empty", to->tensor[i].name);
         if (name) {
             to->tensor[i].name = name;
             n++;
         }
     }
     if (n == 0 && e->kind == ERR_NONE)
-        err_usage(e, "rename: no parameter matches '%s'; ckpt-inspect ls lists them", pattern);
+        err_usage(e, "rename: no parameter matches '%s'; 'ckpt-inspect ls' lists the parameters", pattern);
     pcre2_code_free(rule);
     return e->kind == ERR_NONE ? 0 : -1;
 }
@@ -123,7 +123,7 @@ int change_rename(struct ckptedit *j, struct source *s, struct edit *x, struct e
 
     (void)s;
     if (j->n_args % 2) {
-        err_usage(e, "rename: '%s' has no replacement: rules are PATTERN REPLACEMENT, one after the other",
+        err_usage(e, "rename: the pattern '%s' has no replacement; give PATTERN REPLACEMENT pairs",
                   j->arg[j->n_args - 1]);
         return -1;
     }
@@ -151,8 +151,8 @@ int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e)
             if (fnmatch(j->arg[k], to->tensor[i].name, 0) != 0)
                 to->tensor[kept++] = to->tensor[i];
         if (kept == to->n || kept == 0) {
-            err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists its parameters"
-                              : "drop %s: nothing would be left of %s", j->arg[k], source_path(edit_source(x)));
+            err_usage(e, kept ? "drop %s: %s has no such parameter; 'ckpt-inspect ls' lists the parameters"
+                              : "drop %s: this would remove every parameter of %s", j->arg[k], edit_source(x)->path);
             edit_states_free(to);
             return -1;
         }
@@ -173,6 +173,6 @@ int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err
     if (cut.bytes)
         cli_info(&j->cli, "%s of %ss are used by no %s", bytes_text(cut.bytes, text), cut.unit, cut.user);
     else
-        cli_info(&j->cli, "%s: no %s is larger than what is used of it", source_path(s), cut.unit);
+        cli_info(&j->cli, "%s: nothing was removed, because no %s has unused bytes", source_path(s), cut.unit);
     return 0;
 }

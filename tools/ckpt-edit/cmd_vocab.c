@@ -25,7 +25,7 @@ static int read_init(const char *text, struct edit_rows *q, struct err *e)
     q->std = number ? strtod(number, &end) : -1;
     if (number && *number && !*end && isfinite(q->std) && q->std >= 0)
         return 0;
-    err_usage(e, "--init %s: there are mean, zero and normal:STD", text);
+    err_usage(e, "--init %s: the value must be mean, zero or normal:STD", text);
     return -1;
 }
 
@@ -50,7 +50,7 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
 
     if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* with more rows, the number of bytes might not fit in 64
                                                           * bits */
-        err_usage(e, "vocab needs --tokens N, from 1 to %d", INT32_MAX);
+        err_usage(e, "vocab needs --tokens N, with N from 1 to %d", INT32_MAX);
         return -1;
     }
     if (read_init(j->init, &q, e) < 0)

@@ -61,7 +61,7 @@ static void print_edit_plan(const struct ckptedit *j, const struct edit *x, cons
         json_object_set(o, "files", files);
         cli_json(o);
     } else {
-        printf("%" PRIu64 " bytes in %d files are written", sum->write_bytes, sum->n_changed);
+        printf("%" PRIu64 " bytes in %d files would be written", sum->write_bytes, sum->n_changed);
         if (sum->n_copied)
             printf(", %" PRIu64 " bytes in %d files copied", sum->copied_bytes, sum->n_copied);
         if (sum->n_reflinks + sum->n_hard_links)
@@ -161,8 +161,9 @@ static int check_verb(const struct ckptedit *j, const struct source *s, struct e
 {
     if (!source_points_elsewhere(s))
         return 0;
-    err_usage(e, "%s: %s is not done on a %s checkpoint: its bytes are those of the shards that it points into: edit "
-              "these, or what ds2universal --format pt makes of it", s->path, j->words.word[0], source_layout_name(s));
+    err_usage(e, "%s: '%s' cannot edit a %s checkpoint, because its data are in the shards to which it refers; edit "
+                 "these shards, or the copy that ds2universal --format pt makes",
+              s->path, j->words.word[0], source_layout_name(s));
     return -1;
 }
 
@@ -205,7 +206,7 @@ static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made,
     if (!j->in_place)
         return 0;
     if (!path_same(j->in, s->path)) {
-        err_usage(e, "--in-place needs the checkpoint folder itself: %s", s->path);
+        err_usage(e, "--in-place needs the folder of the checkpoint itself: %s", s->path);
         return -1;
     }
     state = swap_inspect(j->in);
@@ -213,12 +214,13 @@ static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made,
     if (state == SWAP_NONE || *made)
         return 0;
     if (state == SWAP_MADE)
-        err_usage(e, "%s is an edit that was made and not put in its place (its run was killed): %s with --resume puts "
-                  "it there, rollback removes it", j->out, j->cli.resume ? "its own command" : "the same command");
+        err_usage(e, "%s holds a complete edit that was interrupted before it replaced the checkpoint: %s with "
+                     "--resume makes it replace the checkpoint, rollback removes it", j->out, j->cli.resume ?
+                  "the command that made it" : "the same command");
     else if (state == SWAP_FOREIGN)
-        err_usage(e, "%s exists and was not made by ckpt-edit: move it away", j->out);
+        err_usage(e, "%s exists and was not made by ckpt-edit; move it to another folder", j->out);
     else
-        err_usage(e, "%s is left from an edit before this one: commit removes it, rollback restores it", j->out);
+        err_usage(e, "%s remains from an earlier edit: commit removes it, rollback restores it", j->out);
     return -1;
 }
 
@@ -232,7 +234,7 @@ static int finish_edit(struct ckptedit *j, struct err *e)
     staging_close(&st);
     if (rc < 0 || swap_exchange(j->in, e) < 0)
         return -1;
-    cli_info(&j->cli, "%s: the edit that was made is in its place", j->in);
+    cli_info(&j->cli, "%s: the interrupted edit has now replaced the checkpoint", j->in);
     return 0;
 }
 
@@ -258,7 +260,8 @@ static int check_unread(const struct source *s, struct err *e)
 {
     if (source_is_model_alone(s) || s->n_unread == 0)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s: no edit would keep it", s->unread[0].name,
+    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' cannot be read and would be lost by the edit: %s",
+             s->unread[0].name,
              s->unread[0].why);
     return -1;
 }

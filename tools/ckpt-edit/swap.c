@@ -58,7 +58,8 @@ int swap_hold(const char *in, struct err *e)
     int fd = dir_lock(in, &busy, e);
 
     if (busy)
-        err_data(e, in, ERR_NO_BYTE, "another ckpt-edit is changing it: wait until it has ended");
+        err_data(e, in, ERR_NO_BYTE, "another ckpt-edit is changing this checkpoint; start the command again when it "
+                                     "has ended");
     if (fd >= 0 && file_replace_sweep(path, e) < 0) {
         close(fd);
         fd = -1;
@@ -173,8 +174,8 @@ int swap_exchange(const char *in, struct err *e)
     int rc = renameat2(AT_FDCWD, before, AT_FDCWD, in, RENAME_EXCHANGE);
 
     if (rc < 0)
-        err_sys(e, in, "cannot exchange it with %s, the edited checkpoint, in one step: rollback removes that; an edit "
-                "into another folder works on every file system", before);
+        err_sys(e, in, "cannot be exchanged with %s, the edited checkpoint, in one step on this file system; rollback "
+                       "removes the edited checkpoint; edit into another folder instead", before);
     else
         rc = dir_sync(in, e);
     free(before);

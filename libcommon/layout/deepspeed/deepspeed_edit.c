@@ -39,7 +39,7 @@ static const char *positions_owner(const struct source *s, const char *path, con
     const char *name;
 
     if (strcmp(path, "args.max_position_embeddings") == 0)
-        return table ? "it is what the tensors are" : NULL;
+        return table ? "the tensors determine it" : NULL;
     if (strcmp(path, "args.position_embedding_type") != 0)
         return NULL;
     name = pk_enum(value, &number);

@@ -315,7 +315,7 @@ static void test_bad_rules(void **state)
     static const struct { const char *text, *says; } cases[] = {
         { "keep-last\n", "line 1: the rule 'keep-last' needs a value" },
         { "\n# x\nkeep-last 0\n", "line 3: keep-last: '0' is not a whole number of 1 or more" },
-        { "keep-last -1\n", "'-1' is not a number" },
+        { "keep-last -1\n", "'-1' is not a whole number" },
         { "keep 1,,2\n", "line 1: keep: '' is not a whole number" },
         { "keep-lats 3\n", "'keep-lats' is not a rule; did you mean 'keep-last'?" },
         { "full-every 3\n", "line 1: the rule 'full-every' applies to a place; write it below a line 'place PATH'" },
