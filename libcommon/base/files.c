@@ -700,9 +700,9 @@ int files_compare_crc(struct files *f, int record, uint32_t crc, const char *rea
         return 0;
     }
     if (r->is.crc_from)
-        err_data(e, files_name(f, r->is.file), r->is.at, "record %s has crc %08x, %s lists %08x: a file was changed "
-                                                    "or exchanged; --accept-mismatch continues despite this, as does "
-                                                    "removing manifest.json",
+        err_data(e, files_name(f, r->is.file), r->is.at,
+                 "record %s has crc %08x, %s lists %08x: a file was changed or exchanged; --accept-mismatch prints a "
+                 "warning instead and continues, as does removing manifest.json",
                  r->is.name, crc, r->is.crc_from, r->is.crc);
     else
         err_data(e, files_name(f, r->is.file), r->is.at, "record %s is corrupt (crc %08x, expected %08x)%s%s",

@@ -171,7 +171,7 @@ static int check_passed(struct conversion *r, const struct plan_item *it, struct
     verdict_values(&of, &v, r->found);
     if (report_first_error(r->found, e) == 0)
         return 0;
-    err_add(e, "; --accept-mismatch continues despite this");
+    err_add(e, "; --accept-mismatch prints a warning instead and continues");
     return -1;
 }
 
@@ -333,7 +333,7 @@ static int check_tied(struct conversion *r, struct err *e)
     free(t);
     if (report_first_error(r->found, e) == 0)
         return 0;
-    err_add(e, "; --accept-mismatch continues despite this");
+    err_add(e, "; --accept-mismatch prints a warning instead and continues");
     return -1;
 }
 

@@ -223,7 +223,7 @@ int kept_check(const struct sink *k, struct plan *p, struct err *e)
             continue;
         err_data(e, files_name(plan_files(p), kept->file), ERR_NO_BYTE,
                  "has crc %08x, " MANIFEST_NAME " lists %08x: the file was changed or exchanged; --accept-mismatch "
-                 "continues despite this", crc, kept->crc);
+                                                "prints a warning instead and continues", crc, kept->crc);
         return -1;
     }
     return 0;

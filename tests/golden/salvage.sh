@@ -64,7 +64,7 @@ salvaged() {
     case $2 in
     *zero*) [ "$1" = flip ] || check_exit "$1 $2: verify names the way" 1 "ckpt-inspect damage" ckpt-inspect verify "$X"
             check_exit "$1 $2: damage" 1 "training: ckpt-edit salvage" ckpt-inspect damage "$X"
-            check_exit "$1 $2: damage says what to do with the weights" 1 "weights: all are complete" ckpt-inspect damage "$X" ;;
+            check_exit "$1 $2: damage says what to do with the weights" 1 "weights: complete; export with" ckpt-inspect damage "$X" ;;
     *) check "$1 $2: nothing is made up" none_made_up ;;
     esac
     quick || resumes "$1 $2" 21

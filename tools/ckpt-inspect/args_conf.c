@@ -101,7 +101,7 @@ static void print_conf_group(const struct pk *args, const struct conf_group *g)
         if (v->type != PK_BOOL)
             append_value(&line, v);
         if (line.buf && strpbrk(line.buf, "\r\n"))
-            printf("# %s: its value has several lines\n", *name);
+            printf("# %s: omitted, because the value has several lines\n", *name);
         else
             printf("%s%s%s\n", *name, line.buf ? " =" : "", line.buf ? line.buf : "");
         strbuf_free(&line);
@@ -112,7 +112,7 @@ void args_print_conf(const struct pk *args, const char *path)
 {
     int64_t rows;
 
-    printf("# options of train, as they are saved in %s: train --config FILE\n", path);
+    printf("# options of train, from the arguments that %s holds; use: train --config FILE\n", path);
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (!groups[i].only_with || is_given(pk_get(args, groups[i].only_with)))
             print_conf_group(args, &groups[i]);
@@ -121,5 +121,5 @@ void args_print_conf(const struct pk *args, const char *path)
     if (!is_given(pk_get(args, "bf16")) && !is_given(pk_get(args, "fp16")))
         printf("\n# weights in fp32\nbf16 = False\n");
     if (!is_given(pk_get(args, "vocab_size")) && pk_as_int(pk_get(args, "padded_vocab_size"), &rows))
-        printf("\n# The number of tokens is not saved, only that of rows: %lld.\n", (long long)rows);
+        printf("\n# The number of tokens is not saved; the embedding has %lld rows.\n", (long long)rows);
 }

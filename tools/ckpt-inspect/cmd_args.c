@@ -128,6 +128,6 @@ static int print_saved_args(struct inspect *in)
 int cmd_args(struct inspect *in)
 {
     if (in->conf && (in->cli.json || in->n_args > 1))
-        return cli_usage(&in->cli, "--conf excludes --json and names of arguments");
+        return cli_usage(&in->cli, "--conf cannot be combined with --json or with names of arguments");
     return print_saved_args(in);
 }

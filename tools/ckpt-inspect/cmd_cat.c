@@ -285,7 +285,7 @@ static int cat_plain(const struct inspect *in, const struct view *v, const struc
     struct cat_out o = {0};
 
     if (in->format != CAT_TEXT || in->slice) {
-        err_usage(e, "%s is a plain value and no tensor: --npy, --raw and --slice do not go with it", x->name);
+        err_usage(e, "%s is a plain value, not a tensor; --npy, --raw and --slice apply only to tensors", x->name);
         return -1;
     }
     if (cat_out_open(&o, in, v, e) < 0)
@@ -317,7 +317,7 @@ int cmd_cat(struct inspect *in)
     int rc, i = -1;
 
     if (in->cli.json && in->format != CAT_TEXT)
-        return cli_usage(&in->cli, "--json goes with text only, not with --npy or --raw");
+        return cli_usage(&in->cli, "--json cannot be combined with --npy or --raw");
     r = report_new();
     v = inspect_view(in, in->arg[0], r, &e);
     rc = out_open_findings(in, r);

@@ -120,7 +120,7 @@ static void print_damaged_state(const struct damaged *x, const struct salvage_st
     origins(st, &from);
     printf("%s%s %s: %" PRIu64 " of %" PRIu64 " elements: %s%s%s\n", x->s->param[st->param].name,
            st->last_stage ? " (last stage)" : "", state_name(st->state), count_salvage_elems(st) - st->n[SALVAGE_KEPT],
-           count_salvage_elems(st), from.buf, *file ? "; " : "; goes with exp_avg_sq", base);
+           count_salvage_elems(st), from.buf, *file ? "; " : "; recreated together with exp_avg_sq", base);
     strbuf_free(&from);
     free(base);
 }
@@ -224,7 +224,7 @@ static void print_weights_way(const struct source *weights)
     if (source_has_layer_files(weights))
         way = can_reshard(weights) ? ", or reshape or merge-tp with --weights-only"
                                    : ", or reshape --to dcp --weights-only --ranks N";
-    cli_printf(stdout, "weights: all are complete: export-hf %s%s OUT%s\n",
+    cli_printf(stdout, "weights: complete; export with: export-hf %s%s OUT%s\n",
            can_export_alone(weights) ? "" : "--config FILE ", weights->path, way);
 }
 
@@ -234,14 +234,14 @@ static void print_ways_of_incomplete(const struct damaged *x)
     struct source *weights;
 
     if (opens_with_mismatch(x)) {
-        cli_printf(stdout, "the files named above are of another save than the rest: remove the wrong ones, then they "
-                   "count as lost; reshape, merge-tp, ds2universal and export-hf use all files as they are with "
-                   "--accept-mismatch\n");
+        cli_printf(stdout, "the files named above are from another save than the other files; remove the wrong ones, "
+                           "which then count as lost; reshape, merge-tp, ds2universal and export-hf use all files "
+                           "unchanged with --accept-mismatch\n");
         return;
     }
     weights = open_weights(x);
-    printf("some files could not be opened; their contents are not counted%s\n",
-           weights ? "" : ", and no tool can use the rest");
+    printf("some files could not be opened; their contents are not included in the list%s\n",
+           weights ? "" : ", and no tool can use the other files");
     print_weights_way(weights);
     source_close(weights);
 }
@@ -258,7 +258,7 @@ static void print_ways(const struct damaged *x)
     printf("%d of %d parameters%s are complete in every state\n", x->n_intact, x->s->n_params,
            is_damage_list_complete(x) ? "" : " that could be opened");
     if (is_mixed(x)) {
-        printf("files of two saves: remove the wrong ones before weights are exported or training resumes\n");
+        printf("the files are from two saves; remove the wrong ones before you export weights or resume training\n");
         return;
     }
     if (!is_damage_list_complete(x)) {
@@ -266,30 +266,32 @@ static void print_ways(const struct damaged *x)
         return;
     }
     if (x->d.n_unchecked)
-        printf("%d records have no checksum: damage in them is not seen here\n", x->d.n_unchecked);
+        printf("%d records have no checksum, so damage in them is not detected here\n", x->d.n_unchecked);
     if (!is_damaged(x)) {
-        cli_printf(stdout, "no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
+        cli_printf(stdout, "no tensor is damaged; 'ckpt-inspect verify' also checks the other bytes and the values\n");
         return;
     }
     weights = open_weights(x);
     print_weights_way(weights);
     source_close(weights);
     if (x->n_weights)
-        printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
+        printf("weights: %d parameter%s damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
     if (x->no_optimizer)
-        printf("training: no file has masters or moments: start from the weights, or resume from another checkpoint\n");
+        printf("training: masters and moments are lost; start a new training from the weights, or resume from another "
+               "checkpoint\n");
     else if (!can_salvage(x))
-        printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
+        printf("training: ckpt-edit salvage cannot repair a %s checkpoint with this damage\n",
                source_layout_name(x->s));
     else if (absent)
-        cli_printf(stdout, "training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n",
+        cli_printf(stdout, "training: no file holds %" PRIu64 " elements; copy them from another checkpoint with: "
+                           "%sckpt-edit salvage --from DIR %s OUT\n",
                    absent, first, path);
     else if (x->d.n_values)
-        cli_printf(stdout, "training: %sckpt-edit salvage %s OUT; values other than counters of steps need "
-                   "--from DIR\n", first, path);
+        cli_printf(stdout, "training: repair with: %sckpt-edit salvage %s OUT; values other than step counters need "
+                           "--from DIR\n", first, path);
     else
-        cli_printf(stdout, "training: %sckpt-edit salvage %s OUT%s\n", first, path,
-               x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");
+        cli_printf(stdout, "training: repair with: %sckpt-edit salvage %s OUT%s\n", first, path,
+               x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR uses moments of another checkpoint instead of 0" : "");
 }
 
 static void print_damage_text(const struct inspect *in, const struct damaged *x)

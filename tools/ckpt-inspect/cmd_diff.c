@@ -189,7 +189,7 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
     if (!p->b)
         printf(": only in the first\n");
     else if (p->unlike && strcmp(p->unlike, "pieces") == 0)
-        printf(": lies in too many pieces to be compared\n");
+        printf(": has too many pieces to be compared\n");
     else if (p->unlike)
         printf("\n    %s %s in the first, %s %s in the second\n", dtype_name(p->a->dtype),
                shape_text(p->a->ndim, p->a->shape, a), dtype_name(p->b->dtype),
@@ -230,18 +230,19 @@ static void print_notes(const struct diff *d)
     const int n_rounded = count_compared(d) - d->n_jobs;
 
     for (int i = 0; i < d->n_unread; i++)
-        printf("note: %s is not compared: %s\n", d->unread[i]->name, d->unread[i]->why);
+        printf("note: %s was not compared: %s\n", d->unread[i]->name, d->unread[i]->why);
     if (has_model(d))
-        printf("note: a model of Transformers holds weights alone, nothing else is compared\n");
+        printf("note: a model of Transformers holds only weights, so nothing else was compared\n");
     if (n_rounded)
-        printf("note: %d tensors are 16-bit weights on one side and fp32 on the other: compared as rounded\n",
+        printf("note: %d tensors are 16-bit weights on one side and fp32 on the other; the fp32 values were rounded "
+               "and compared\n",
                n_rounded);
     for (int st = 0; st < STATE_N; st++)
         if (d->state_in_a[st] != d->state_in_b[st] &&
             !(n_rounded && n_rounded == count_compared(d) && st <= STATE_FP32))
-            printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
+            printf("note: %s exists only in the %s and was not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
-    print_only("weights next to their masters", d->n_forms_a, d->n_forms_b, "the other form keeps one of the two");
+    print_only("weights next to their masters", d->n_forms_a, d->n_forms_b, "the other side has only one of the two");
     print_only("tensors other than parameters", d->n_values_a, d->n_values_b,
                same_form ? "the other side has no optimizer" : "the layouts differ");
     print_only("second names of tied tensors", d->n_second_a, d->n_second_b, "the other side has the first name");
@@ -250,8 +251,8 @@ static void print_notes(const struct diff *d)
 
         if (!p->fewer_rows || vocab_told)
             continue;
-        printf("note: the vocabulary has %" PRId64 " rows in the first and %" PRId64 " in the second:\n"
-               "      compared the common ones\n", p->a->shape[0], p->b->shape[0]);
+        printf("note: the vocabulary has %" PRId64 " rows in the first and %" PRId64 " in the second;\n      only the "
+               "common rows were compared\n", p->a->shape[0], p->b->shape[0]);
         vocab_told = true;
     }
 }
@@ -313,14 +314,14 @@ static void print_verdict(const struct diff *d)
         printf("%d differ%s%s%s\n", total, total == 1 ? "s" : "", !state ? "" : ", and so ",
                !state ? "" : d->a->source ? "does the state of the run" : "do other values");
     else if (count_compared(d) == 0)
-        printf("nothing in common%s%s%s\n", state ? ", and " : "", state ? other : "",
+        printf("no tensor is in both%s%s%s\n", state ? ", and " : "", state ? other : "",
                !state ? "" : d->a->source ? " differs" : " differ");
     else if (state)
         printf("equal, but %s %s\n", other, d->a->source ? "differs" : "differ");
     else if (d->n_unread)
-        printf("no difference, but %d could not be compared\n", d->n_unread);
+        printf("no difference was found, but %d could not be compared\n", d->n_unread);
     else
-        printf(d->damaged ? "no difference, but what is damaged cannot be called equal\n" : "equal\n");
+        printf(d->damaged ? "no difference was found, but a damaged checkpoint cannot be called equal\n" : "equal\n");
 }
 
 static void print_diff_text(const struct inspect *in, const struct diff *d)
@@ -387,7 +388,8 @@ static int print_diff(const struct inspect *in, const struct diff *d)
     else if (!in->cli.quiet)
         print_diff_text(in, d);
     else if (verdict_of(d) == UNKNOWN && !d->damaged)
-        fprintf(stderr, "%s: %s and %s have nothing in common to compare\n", in->cli.name, in->arg[0], in->arg[1]);
+        fprintf(stderr, "%s: %s and %s have no tensor in common that could be compared\n",
+                in->cli.name, in->arg[0], in->arg[1]);
     return verdict_of(d) == EQUAL ? EXIT_OK : EXIT_BAD;
 }
 

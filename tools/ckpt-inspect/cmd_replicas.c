@@ -24,7 +24,7 @@ static void print_replicas_text(const struct inspect *in, const struct source *s
     replicas_text(r, source_path(s), in->glob, in->cli.verbose, &sb);
     fputs(sb.buf, stdout);
     if (damaged)
-        puts("not all of it could be compared: see the errors");
+        puts("some parameters could not be compared; the errors name them");
     strbuf_free(&sb);
 }
 

@@ -139,7 +139,7 @@ static void print_source(const struct source *s, const struct report *r)
     if (errors)
         printf("  damaged     %d error%s, see below\n", errors, errors == 1 ? "" : "s");
     else
-        printf("  complete    every file is there\n");
+        printf("  complete    all files are present\n");
     out_findings_text(r, SEV_WARNING);
     free(topology);
 }

@@ -6,39 +6,42 @@
 #define FIELD(f) OPTION_FIELD(struct inspect, f)
 
 static const struct option_row rows[] = {
-    { "state", 0, "STATE", "select a state: bf16 (the weights), fp32 (the masters), exp_avg or exp_avg_sq (ls, cat, "
-                           "stats, replicas, diff)", FIELD(state),
+    { "state", 0, "STATE", "print only this state: bf16 (the weights), fp32 (the masters), exp_avg or exp_avg_sq (ls, "
+                           "cat, stats, replicas, diff)", FIELD(state),
       .words = "bf16 fp32 exp_avg exp_avg_sq", .marks = CMD_LS | CMD_CAT | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
-    { "param", 0, "GLOB", "select parameters by a shell pattern (ls, stats, replicas, diff)", FIELD(glob),
+    { "param", 0, "GLOB", "print only parameters whose names match a shell pattern (ls, stats, replicas, diff)",
+      FIELD(glob),
       .marks = CMD_LS | CMD_STATS | CMD_REPLICAS | CMD_DIFF, .takes_param = true },
-    { "slice", 0, "SLICE", "print part of the tensor, with the syntax of NumPy: '0:2,5', '-1', '::2' "
-                           "(cat)", FIELD(slice), .marks = CMD_CAT },
+    { "slice", 0, "SLICE", "print only part of the tensor; SLICE has the syntax of NumPy, such as '0:2,5', '-1' or "
+                           "'::2' (cat)", FIELD(slice), .marks = CMD_CAT },
     { "npy", .help = "write a .npy file instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_NPY,
       .marks = CMD_CAT },
     { "raw", .help = "write little-endian bytes instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_RAW,
       .marks = CMD_CAT },
     { "output", 'o', "FILE", "write to FILE instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
     { "force", 'f', .help = "replace FILE if it exists (cat)", FIELD(cli.force), .marks = CMD_CAT },
-    { "conf", .help = "print a file of options that train can read (args)", FIELD(conf), .marks = CMD_ARGS },
-    { "strict", .help = "exit with status 1 for warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
+    { "conf", .help = "print the arguments as a file of options for train --config (args)",
+      FIELD(conf), .marks = CMD_ARGS },
+    { "strict", .help = "exit with status 1 if there are warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
     { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "
                              "(verify)", FIELD(allow_drift),
       .marks = CMD_VERIFY },
-    { "lenient", .help = "omit the comparison of container bytes that no reader uses (verify)", FIELD(lenient),
+    { "lenient", .help = "do not report unusual bytes in the container that no program reads, such as padding that "
+                         "torch does not write (verify)", FIELD(lenient),
       .marks = CMD_VERIFY },
-    { "certificate", 0, "FILE", "compare the tensors with a certificate that reshape or merge-tp wrote "
-                                "(verify)", FIELD(certificate),
+    { "certificate", 0, "FILE", "compare the tensors with the digests in FILE, which reshape or merge-tp wrote with "
+                                "--certificate (verify)", FIELD(certificate),
       .marks = CMD_VERIFY },
     CLI_ROW_MODEL(struct inspect, cli.model, 0),
-    { "tensors-only", .help = "compare tensors only, not run state, arguments and schedules "
-                              "(diff)", FIELD(tensors_only),
+    { "tensors-only", .help = "compare only tensors, not the state of the run, arguments and schedules (diff)",
+      FIELD(tensors_only),
       .marks = CMD_DIFF },
-    { "max", 0, "N", "list at most N parameters that differ "
-                     "(diff)", OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
+    { "max", 0, "N", "list at most N differing parameters (diff)",
+      OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
       .marks = CMD_DIFF },
-    { "replicas", 0, "HOW", "how to merge tensor-parallel copies that differ into one tensor: average, first, majority "
-                            "or fail (cat, stats, "
-                            "diff)", FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
+    { "replicas", 0, "HOW", "which value to use if the tensor-parallel copies of a parameter differ: average, first "
+                            "(that of rank 0), majority, or fail (cat, stats, diff)",
+      FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
       .marks = CMD_CAT | CMD_STATS | CMD_DIFF },
     {0},
 };

@@ -66,7 +66,7 @@ static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
         for (int k = 0; k < n; k++)
             seen = seen || path_same(in->arg[k], in->arg[i]);
         if (seen)
-            cli_warn(&in->cli, "%s is named twice", in->arg[i]);
+            cli_warn(&in->cli, "%s is given twice", in->arg[i]);
         else
             in->arg[n++] = in->arg[i];
     }

@@ -10,7 +10,7 @@
 
 static int refuse_slice_text(const char *text, struct err *e)
 {
-    err_usage(e, "--slice: '%s' is not a list of indices and ranges like '0:2,5' or '-1,::2'", text);
+    err_usage(e, "--slice: '%s' is not a list of indices and ranges, such as '0:2,5' or '-1,::2'", text);
     return -1;
 }
 
@@ -59,7 +59,7 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
         parse_slice_number(second ? second + 1 : end, end, 1, &step) < 0)
         return refuse_slice_text(text, e);
     if (step < 1) {
-        err_usage(e, "--slice: step %" PRId64 " in '%s': only steps of 1 and more are supported", step, text);
+        err_usage(e, "--slice: the step %" PRId64 " in '%s' must be 1 or more", step, text);
         return -1;
     }
     start = clamp(start, n);
@@ -102,7 +102,7 @@ int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t 
         const char *end = p + strcspn(p, ",");
 
         if (d == ndim) {
-            err_usage(e, "--slice: '%s' has more indices than the tensor's %d dimensions", text, ndim);
+            err_usage(e, "--slice: '%s' has more indices than the tensor has dimensions (%d)", text, ndim);
             return -1;
         }
         if (parse_part(s, d++, p, end, text, e) < 0)

@@ -52,7 +52,8 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
     struct stat st;
 
     if (stat(v->source->path, &st) < 0 || !S_ISDIR(st.st_mode))
-        err_data(e, v->source->path, ERR_NO_BYTE, "a model in an archive is compared with models alone; unpack it");
+        err_data(e, v->source->path, ERR_NO_BYTE, "a model in an archive can only be compared with another model; "
+                                                  "unpack the archive");
     else
         s = hf_source_open(v->source->path, &o, notes, e);
     report_free(notes);

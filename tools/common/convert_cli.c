@@ -60,15 +60,15 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         return 0;
     first = first_error(r);
     if (strcmp(first->code, "replicas") == 0 && strcmp(cli->tool, "ckpt-edit") == 0)
-        err_add(e, "; %s --replicas average, first or majority writes a checkpoint in "
-                "which they agree", source_joins_tensor_ranks(s) ? "merge-tp" : "merge-tp --repair");
+        err_add(e, "; %s --replicas average, first or majority makes the copies equal in OUT",
+                source_joins_tensor_ranks(s) ? "merge-tp" : "merge-tp --repair");
     else if (strcmp(first->code, "replicas") == 0)
         err_add(e, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
-        err_add(e, "; --accept-mismatch continues despite this%s",
+        err_add(e, "; --accept-mismatch prints a warning instead and continues%s",
                 s->topo.tp > 1 && strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
     else if (strcmp(first->code, "unread") == 0)
-        err_add(e, "; --skip-unreadable leaves it out");
+        err_add(e, "; --skip-unreadable omits the tensor");
     else if (strcmp(first->code, "digest") == 0)
         err_add(e, "; if a file was changed on purpose, remove manifest.json");
     else if (source_opens_with_holes(s) && damage_is_loss(first))
@@ -148,15 +148,16 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
     if (rate >= 0.01)
         snprintf(speed, sizeof speed, " (%.2f GB/s)", rate);
     if (r->n_unread)
-        snprintf(left, sizeof left, ", %d unreadable left out", r->n_unread);
+        snprintf(left, sizeof left, ", %d unreadable tensors omitted", r->n_unread);
     cli.part = r->part;                 /* 0 of 1 if the other tasks of the launcher do not take part */
     cli.n_parts = r->n_parts;
     if (r->complete)
-        cli_info(&cli, "%s is there already: nothing to do", out);
+        cli_info(&cli, "%s exists already and is complete; nothing was done", out);
     else if (r->points_only && r->published)    /* this takes less than a second, so no rate is printed */
-        cli_info(&cli, "%s: %s, nothing copied, %.2f s%s", out, what, r->wall_s, r->n_drifted ? CONVERT_DRIFTED : "");
+        cli_info(&cli, "%s: %s, no tensor data copied, %.2f s%s",
+                 out, what, r->wall_s, r->n_drifted ? CONVERT_DRIFTED : "");
     else if (!r->published && !r->points_only)
-        cli_info(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
+        cli_info(&cli, "part %d of %d is done; the part that ends last creates %s", r->part, r->n_parts, out);
     else if (r->published)
         cli_info(&cli, "%s: %s%s, %s moved in %.2f s%s%s", out, what, left, bytes_text(moved, a), r->wall_s, speed,
                  r->n_drifted ? CONVERT_DRIFTED : "");

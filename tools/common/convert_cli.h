@@ -18,7 +18,8 @@
     { title, cli_rows_convert, cli, 0 }, { NULL, write, cli, 0 }, { NULL, cli_rows, cli, 0 }
 
 /* Text that is added to the summary line if copies of a parameter differed. */
-#define CONVERT_DRIFTED "; copies differ: --replicas selects which one is used, merge-tp --check lists the differences"
+#define CONVERT_DRIFTED \
+    "; copies differ: --replicas defines which value is used, merge-tp --check lists the differences"
 
 /*
  * convert_cli_opts() returns the options of a conversion to `out`, and convert_cli_sink() those of its sink, both

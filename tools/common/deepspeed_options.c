@@ -22,7 +22,8 @@ static int parse_ds_stages(void *into, const char *arg, struct err *e)
         long layers = strtol(p, &end, 10);
 
         if (end == p || layers < 0 || layers > 100000 || n == DS_STAGES_MAX || (*end && *end != ','))
-            return refuse_ds_option(e, "--stages: expected layers of each stage, as in 5,6,6,5");
+            return refuse_ds_option(e, "--stages: the value must be the number of layers of each stage, such as "
+                                       "5,6,6,5");
         o->stages[n++] = (int)layers;
         p = end;
         if (!*p)
@@ -36,9 +37,10 @@ static int parse_ds_stages(void *into, const char *arg, struct err *e)
 static int add_set(struct ds_options *o, const char *arg, bool any_type, struct err *e)
 {
     if (!strchr(arg, '='))
-        return refuse_ds_option(e, any_type ? "--set-type: expected KEY=VALUE" : "--set: expected KEY=VALUE");
+        return refuse_ds_option(e, any_type ? "--set-type: the value must have the form KEY=VALUE" :
+                                "--set: the value must have the form KEY=VALUE");
     if (o->q.n_set == DS_SETS_MAX)
-        return refuse_ds_option(e, "--set, --set-type: given too often");
+        return refuse_ds_option(e, "--set and --set-type are given too many times");
     o->sets[o->q.n_set++] = (struct ds_set){ arg, any_type };
     o->q.set = o->sets;
     return 0;
@@ -58,28 +60,29 @@ static int parse_ds_set_type(void *into, const char *arg, struct err *e)
 #define DEGREE(f) OPTION_INT, FIELD(f), .min = 1, .max = 65536
 
 const struct option_row ds_rows_topology[] = {
-    { "target-tp", 0, "T", "number of tensor-parallel ranks", DEGREE(q.topo.tp) },
-    { "target-pp", 0, "P", "number of pipeline stages", DEGREE(q.topo.pp) },
-    { "target-dp", 0, "D", "number of data-parallel ranks", DEGREE(q.topo.dp) },
-    { "pp-partition-method", 0, "M", "how layers are assigned to stages: type:transformer, type:transformer|embedding, "
-                                     "parameters, uniform, cost (equal arithmetic) or even (equal numbers of "
-                                     "transformer layers)", FIELD(q.method) },
-    { "stages", 0, "A,B,C", "number of transformer layers per stage", .take = parse_ds_stages },
-    { "pad-vocab-size-to", 0, "V", "number of rows of the word embedding, padding "
-                                   "included", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
+    { "target-tp", 0, "T", "number of tensor-parallel ranks of OUT", DEGREE(q.topo.tp) },
+    { "target-pp", 0, "P", "number of pipeline stages of OUT", DEGREE(q.topo.pp) },
+    { "target-dp", 0, "D", "number of data-parallel ranks of OUT", DEGREE(q.topo.dp) },
+    { "pp-partition-method", 0, "M", "how layers are divided into stages: type:transformer, "
+                                     "type:transformer|embedding, parameters, uniform (as in DeepSpeed), cost (equal "
+                                     "numbers of operations) or even (equal numbers of transformer layers)",
+      FIELD(q.method) },
+    { "stages", 0, "A,B,C", "number of transformer layers in each stage", .take = parse_ds_stages },
+    { "pad-vocab-size-to", 0, "V", "number of rows of the word embedding, including padding",
+      OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
     { "groups", 0, "N", "number of optimizer groups: 2 or "
                         "3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
-    { "layer-numbering", 0, "ERA", "numbers of layer files: new (Megatron-DeepSpeed since July 2022), old (before "
-                                       "that) or msmd (Microsoft's fork)", FIELD(q.numbering),
+    { "layer-numbering", 0, "ERA", "how layer files are numbered: new (Megatron-DeepSpeed since July 2022), old "
+                                   "(before that) or msmd (Microsoft's fork)", FIELD(q.numbering),
       .words = "new old msmd", .min = NUMBERING_NEW },
     {0},
 };
 
 const struct option_row ds_rows_set[] = {
-    { "set", 0, "KEY=VALUE", "set a value of the mp_rank files, e.g. lr=0.0001; the JSON value must have the type of "
-                             "the present one",
+    { "set", 0, "KEY=VALUE", "set an argument or setting in the mp_rank files, such as lr=0.0001; VALUE is JSON and "
+                             "must have the type of the old value",
       .take = parse_ds_set },
-    { "set-type", 0, "KEY=VALUE", "set a value of the mp_rank files to a JSON value of any "
-                                  "type", .take = parse_ds_set_type },
+    { "set-type", 0, "KEY=VALUE", "set an argument or setting in the mp_rank files to a JSON value of any type",
+      .take = parse_ds_set_type },
     {0},
 };

@@ -17,7 +17,7 @@ static int parse_worker_count(void *into, const char *value, struct err *e)
      * than cores would not be faster.
      */
     if (parse_int(value, 1, 1024, &n) < 0) {
-        err_usage(e, "--num_extract_workers, --num_merge_workers: expected a number from 1 to 1024");
+        err_usage(e, "--num_extract_workers and --num_merge_workers: the value must be a number from 1 to 1024");
         return -1;
     }
     if (n < j->cli.threads)
@@ -30,7 +30,7 @@ static const struct option_row rows[] = {
       "hdf5: one file index.h5 with one dataset per tensor\n"
       "virtual: an index.h5 that refers to the bytes in IN and copies none", .words = "pt hdf5 virtual", FIELD(form) },
     { "split", .help = "write one HDF5 file per parameter (with --format hdf5)", FIELD(convert.request.split) },
-    { "vocab", 0, "HOW", "keep (default) or strip the padding rows of the vocabulary",
+    { "vocab", 0, "HOW", "keep (default) or strip (remove) the padding rows of the vocabulary",
       .words = "keep strip", FIELD(convert.request.vocab) },
     { "strip-vocab-padding", .help = "same as --vocab strip", .kind = OPTION_VALUE,
       FIELD(convert.request.vocab), .min = VOCAB_STRIP },
@@ -40,8 +40,10 @@ static const struct option_row rows[] = {
 static const struct option_row reference_rows[] = {
     { "input-folder", 0, "IN", "same as IN", FIELD(convert.in) },
     { "output-folder", 0, "OUT", "same as OUT", FIELD(convert.out) },
-    { "num-extract-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
-    { "num-merge-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
+    { "num-extract-workers", 0, "N", "use at most N threads (the smaller of this and --num-merge-workers)",
+      .take = parse_worker_count },
+    { "num-merge-workers", 0, "N", "use at most N threads (the smaller of this and --num-extract-workers)",
+      .take = parse_worker_count },
     {0},
 };
 

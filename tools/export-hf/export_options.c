@@ -40,7 +40,7 @@ static int parse_export_dtype(void *into, const char *arg, struct err *e)
     int w = find_word_index(arg, words);
 
     if (w < 0)
-        return refuse_export_value(e, "--dtype: expected bf16, fp16 or fp32");
+        return refuse_export_value(e, "--dtype: the value must be bf16, fp16 or fp32");
     j->convert.request.dtype = dtypes[w / 2];
     return 0;
 }
@@ -68,7 +68,7 @@ static int parse_shard_size(void *into, const char *arg, struct err *e)
         ok = parse_size(arg, &n) == 0;
     }
     if (!ok || n == 0)
-        return refuse_export_value(e, "--max-shard-size: expected a size, as 5GB");
+        return refuse_export_value(e, "--max-shard-size: the value must be a size, such as 5GB");
     j->hf.q.max_shard_bytes = n;
     return 0;
 }
@@ -88,8 +88,8 @@ static int read_config_file(struct export_job *j, const char *path, struct err *
     j->hf.config_path = path;
     if (json_is_object(j->config_file))
         return 0;
-    err_usage(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]', or a FILE with "
-              "a JSON object: %s: %s", path, j->config_file ? "another value" : why.text);
+    err_usage(e, "--config: the value must be KEY=JSON, such as n_positions=2048 or 'architectures=[\"BloomModel\"]', "
+                 "or a FILE with a JSON object: %s: %s", path, j->config_file ? "another value" : why.text);
     return -1;
 }
 
@@ -104,7 +104,7 @@ static int parse_config_key(struct export_job *j, const char *arg, struct err *e
         j->config = json_object();
     if (!v || json_object_set_new(j->config, key, v) < 0)
         rc = refuse_export_value(
-            e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
+            e, "--config: the value must be KEY=JSON, such as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
     free(key);
     return rc;
 }
@@ -119,22 +119,24 @@ static int parse_vocab_tokens(void *into, const char *arg, struct err *e)
     struct export_job *j = into;
 
     if (parse_int(arg, 1, (int64_t)1 << 40, &j->hf.vocab_tokens) < 0)
-        return refuse_export_value(e, "--vocab-tokens: expected a number of rows");
+        return refuse_export_value(e, "--vocab-tokens: the value must be a number of rows");
     j->hf.strip_vocab = true;
     return 0;
 }
 
 static const struct option_row export_rows[] = {
     { "dtype", 0, "TYPE",
-      "type of the weights: bf16, fp16 or fp32 (default: their type in IN; on import fp16 if the model is in fp16, "
-      "else bf16). If it is another type than that of the weights, the fp32 masters are converted",
+      "type of the weights in OUT: bf16, fp16 or fp32. If it differs from the type of the weights in IN, the fp32 "
+      "masters are converted (default: the type in IN; on import fp16 if the model is in fp16, else bf16)",
       .take = parse_export_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
-    { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.q.format),
+    { "format", 0, "FORM", "format of the weight files: safetensors (default) or bin",
+      .words = "safetensors bin", FIELD(hf.q.format),
       .marks = EXPORTS | SHAPES },
-    { "max-shard-size", 0, "SIZE", "maximum size of the tensors per file; 5GB is decimal, 5G binary (default 5GB)",
+    { "max-shard-size", 0, "SIZE", "maximum size of the tensors in one file; 5GB is 5 * 10^9 bytes, 5G is 5 * 2^30 "
+                                   "bytes (default 5GB)",
       .take = parse_shard_size, .marks = EXPORTS | SHAPES },
     { "ranks", 0, "N",
-      "write safetensors shards for N ranks, as torch's HuggingFaceStorageWriter does, and no index; FSDP2 and "
+      "write safetensors shards for N ranks without an index, as torch's HuggingFaceStorageWriter does; FSDP2 and "
       "torchtitan load them with HuggingFaceStorageReader", OPTION_INT,
       FIELD(convert.request.ranks), .min = 1, .max = RANKS_MAX,
       .marks = EXPORTS | SHAPES },
@@ -143,36 +145,35 @@ static const struct option_row export_rows[] = {
     { "no-prefix", .help = "omit 'transformer.' from tensor names", FIELD(hf.q.bare_names), .marks = EXPORTS | SHAPES },
     { "strip-vocab-padding", .help = "omit the padding rows of the vocabulary", FIELD(hf.strip_vocab),
       .marks = EXPORTS | SHAPES },
-    { "vocab-tokens", 0, "N", "number of rows that are tokens, if IN does not record it", .take = parse_vocab_tokens,
+    { "vocab-tokens", 0, "N", "number of vocabulary rows that are tokens, if IN does not store it",
+      .take = parse_vocab_tokens,
       .marks = SHAPES },
     { "tokenizer", 0, "DIR", "copy the tokenizer files from DIR, and use its special token ids", FIELD(hf.tokenizer),
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON",
-      "set a key of config.json; or a FILE (or its folder): copy the config.json of a model of another family; it also "
-      "replaces mp_rank files that are all lost",
+      "set a key of config.json (KEY=JSON), or copy the config.json of a model of another family (FILE, or the folder "
+      "that holds it); if all mp_rank files of IN are lost, FILE replaces them",
       .take = parse_config_option, .marks = EXPORTS | SHAPES },
     { "rules", 0, "FAMILY",
-      "rules for the names of parameters: a built-in family such as llama or mixtral, or a FILE whose name has a dot "
-      "or a slash (default: by model_type in --config FILE)",
+      "rules that map the names of parameters: llama, gpt_neox, gpt2, bloom, or a FILE whose name has a dot or a slash "
+      "(default: those of model_type in --config FILE)",
       FIELD(convert.request.rules), .marks = EXPORTS | SHAPES },
-    { "experts", 0, "FORM", "split: one tensor for each expert, as save_pretrained writes them; fused: one "
-      "tensor for all experts of a layer, as Transformers 5 and FSDP2 have them in memory (default: as they are, and "
-      "split in a Transformers folder that is made of another layout)",
-      .words = "split fused", FIELD(convert.request.experts), .min = 1, .marks = EXPORTS | SHAPES },
-    { "arch", 0, "ARCH", "export as bloom or gpt2, even if the arguments in IN "
-                         "disagree", FIELD(hf.arch), .words = "bloom gpt2",
+    { "arch", 0, "ARCH", "architecture of the model, bloom or gpt2, even if the arguments in IN contradict it",
+      FIELD(hf.arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
-    { "lossy", .help = "with fp16: convert values above 65504 to infinity instead of failing", FIELD(hf.q.lossy),
+    { "lossy", .help = "with --dtype fp16: convert values above 65504 to infinity instead of failing",
+      FIELD(hf.q.lossy),
       .marks = EXPORTS | SHAPES },
-    { "all-steps", .help = "IN is a folder of checkpoints: export each one to "
-                           "OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
+    { "all-steps", .help = "IN is the folder of a run: export each of its checkpoints to OUT/TAG",
+      FIELD(all_steps), .marks = EXPORTS },
     { 0 },
 };
 
 static const struct option_row import_rows[] = {
     { "import", .help = "convert a Transformers folder to a new 3D-sharded "
                         "checkpoint", FIELD(import), .marks = SHAPES },
-    { "repeat-last", .help = "fill new vocabulary rows with the last row instead of 0", FIELD(repeat_last),
+    { "repeat-last", .help = "fill additional vocabulary rows with the values of the last row instead of 0",
+      FIELD(repeat_last),
       .marks = IMPORTS | SHAPES },
     { "weights-only", .help = "write no optimizer states", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
     { "drop-optimizer", .help = "same as --weights-only", .kind = OPTION_ALIAS, .def = "weights-only" },
@@ -235,16 +236,17 @@ static int check_export_options(struct export_job *j, unsigned marks)
     if (!j->out || !*j->out)
         return refuse_export_usage(j, "no OUT given");
     if (j->import && (marks & EXPORTS))
-        return refuse_export_usage(j, "an option for export is given together with --import");
+        return refuse_export_usage(j, "an option of the export cannot be combined with --import");
     if (!j->import && (marks & IMPORTS))
-        return refuse_export_usage(j, "an option for import is given without --import");
+        return refuse_export_usage(j, "an option of the import needs --import");
     if (j->convert.request.ranks && (j->hf.q.per_layer || j->hf.q.format == HF_BIN))
-        return refuse_export_usage(j, "--ranks excludes --per-layer and --format bin");
+        return refuse_export_usage(j, "--ranks cannot be combined with --per-layer or --format bin");
     if (j->target.q.stages && j->target.q.method)
-        return refuse_export_usage(j, "--stages excludes --pp-partition-method");
+        return refuse_export_usage(j, "--stages and --pp-partition-method exclude each other");
     if (j->all_steps && j->cli.n_parts > 1)
         return refuse_export_usage(j,
-                                   "--all-steps and --part exclude each other; --part 0/1 does all parts in this task");
+                                   "--all-steps cannot be combined with --part; --part 0/1 exports everything in this "
+                                   "task");
     return 0;
 }
 
@@ -252,7 +254,7 @@ int export_job_parse(struct export_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Export", export_rows, NULL, 0 },
-        { "Import (default: degrees 1, 3 groups, new layer numbering)", import_rows, NULL, 0 },
+        { "Import (default: 1 rank for each degree, 3 groups, new layer numbering)", import_rows, NULL, 0 },
         { NULL, cli_rows_latest, &j->cli, IMPORTS },
         { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
         CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},

@@ -95,7 +95,7 @@ static int list_trainer_tags(const char *dir, char ***tags, struct err *e)
         }
     closedir(d);
     if (n == 0) {
-        err_data(e, dir, ERR_NO_BYTE, "no global_step* folder here");
+        err_data(e, dir, ERR_NO_BYTE, "holds no folder global_step*");
         return -1;
     }
     qsort(*tags, (size_t)n, sizeof **tags, by_tag_name);

@@ -12,14 +12,14 @@
 static const struct option_row rows[] = {
     { "target-tp", 0, "T", "number of tensor-parallel ranks of "
                            "OUT", OPTION_INT, FIELD(target_tp), .min = 1, .max = 65536 },
-    { "check", .help = "only compare the copies; exit with status 1 if they differ", FIELD(check) },
-    { "repair", .help = "keep the topology, and make the copies equal in weights, masters and both moments; "
-                        "OUT/repair.jsonl lists what was changed", FIELD(repair) },
-    { "weights-only", .help = "compare and write no optimizer states, and do not open those of IN",
+    { "check", .help = "only compare the copies, and exit with status 1 if they differ", FIELD(check) },
+    { "repair", .help = "keep the number of ranks, and make the copies equal in weights, masters and both moments; "
+                        "OUT/repair.jsonl lists the changes", FIELD(repair) },
+    { "weights-only", .help = "omit the optimizer states: do not open, compare or write them",
       FIELD(convert.request.weights_only) },
     { "drop-optimizer", .help = "same as --weights-only", .kind = OPTION_ALIAS, .def = "weights-only" },
-    { "config", 0, "FILE", "the model's config.json, or its folder: with --weights-only, it replaces mp_rank files "
-                           "that are all lost", FIELD(convert.request.config) },
+    { "config", 0, "FILE", "the model's config.json, or the folder that holds it; with --weights-only it replaces the "
+                           "mp_rank files of IN if all are lost", FIELD(convert.request.config) },
     {0},
 };
 
@@ -54,18 +54,20 @@ static int check_merge_options(struct merge_job *j)
     if (!j->convert.in || !*j->convert.in)
         return refuse_merge_usage(j, "no IN given");
     if (j->check && j->repair)
-        return refuse_merge_usage(j, "--check only looks: it does not go with --repair");
+        return refuse_merge_usage(j, "--check and --repair exclude each other, because --check writes nothing");
     if (!j->check && (!j->convert.out || !*j->convert.out))
         return refuse_merge_usage(j, "no OUT given");
     if (j->repair && j->target_tp)
-        return refuse_merge_usage(j, "--repair keeps the topology: --target-tp does not go with it");
+        return refuse_merge_usage(j, "--repair and --target-tp exclude each other, because --repair keeps the number "
+                                     "of ranks");
     if (j->repair && j->convert.request.weights_only)
         return refuse_merge_usage(
-            j, "--repair resolves weights and optimizer together: it cannot be combined with --weights-only");
+            j, "--repair and --weights-only exclude each other, because --repair changes weights and optimizer states "
+               "together");
     if (j->convert.request.config && !j->convert.request.weights_only)
-        return refuse_merge_usage(j, "--config goes with --weights-only");
+        return refuse_merge_usage(j, "--config needs --weights-only");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
-        return refuse_merge_usage(j, "--repair: choose how with --replicas average, first or majority");
+        return refuse_merge_usage(j, "--repair needs --replicas average, first or majority");
     return 0;
 }
 

@@ -46,7 +46,7 @@ static json_t *merge_facts(void *ctx)
 static void print_repairs(const struct merge_job *j)
 {
     if (j->repaired.n && !j->cli.json)
-        cli_info(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
+        cli_info(&j->cli, "%d parameter%s repaired; the list is in %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
                  j->repaired.n_params == 1 ? "" : "s", j->convert.out);
 }
 
@@ -75,9 +75,9 @@ static int refuse_drift(const struct merge_job *j, const struct source *s, struc
 {
     int n = replicas_out_of_sync(&j->replicas);
 
-    err_data(e, source_path(s), ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas "
-             "average, first or majority resolves %s, --check lists the differences", n, n == 1 ? " is" : "s are",
-             n == 1 ? "it" : "them");
+    err_data(e, source_path(s), ERR_NO_BYTE, "the tensor-parallel copies of %d parameter%s differ; --replicas average, first "
+                                      "or majority makes them equal, --check lists the differences",
+             n, n == 1 ? "" : "s");
     return -1;
 }
 
@@ -106,10 +106,11 @@ static int prepare_merge(void *ctx, struct source *s, struct err *e)
         j->convert.status = print_check(j, s);
         return CONVERT_JOB_DONE;
     }
-    *tp = j->repair ? source_topology(s).tp : j->target_tp ? j->target_tp : 1;
-    if (*tp > source_topology(s).tp) {
-        err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", *tp, source_path(s),
-                  source_topology(s).tp);
+    *tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1;
+    if (*tp > s->topo.tp) {
+        err_usage(e, "--target-tp %d: %s has only %d tensor-parallel ranks, and merge-tp cannot add any; use reshape",
+                  *tp, source_path(s),
+                  s->topo.tp);
         return -1;
     }
     if (is_stuck(j))

@@ -79,13 +79,8 @@ static const struct option_row form_rows[] = {
                             "built-in family such as llama or mixtral, or a FILE whose name has a dot or a slash "
                             "(default: by model_type in config.json)",
       FIELD(convert.request.rules) },
-    { "experts", 0, "FORM", "of a Transformers folder, or with --to hf: "
-      "split: one tensor for each expert, as save_pretrained writes them; fused: one "
-      "tensor for all experts of a layer, as Transformers 5 and FSDP2 have them in memory (default: as they are, and "
-      "split in a Transformers folder that is made of another layout)",
-      .words = "split fused", FIELD(convert.request.experts), .min = 1 },
-    { "config", 0, "FILE", "the model's config.json, or its folder: with --to torchdist or hf (default: that of IN); "
-                           "with --weights-only, it replaces mp_rank files that are all lost",
+    { "config", 0, "FILE", "the model's config.json, or the folder that holds it, for --to torchdist or hf (default: "
+                           "that of IN); with --weights-only it replaces the mp_rank files of IN if all are lost",
       FIELD(convert.request.config) },
     {0},
 };
