@@ -114,7 +114,8 @@ static int find_put_param(struct source *s, const char *word, struct source_hit 
 {
     if (source_find(s, word, hit) && hit->param)
         return 0;
-    err_usage(e, "put %s: %s has no parameter of this name; 'ckpt-inspect ls' lists the parameters", word, source_path(s));
+    err_usage(e, "put %s: %s has no parameter of this name; 'ckpt-inspect ls' lists the parameters",
+              word, source_path(s));
     return -1;
 }
 

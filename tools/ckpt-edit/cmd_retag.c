@@ -103,8 +103,8 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         return -1;
     }
     check_tag_name(j, s);
-    if (s->run.opt_step >= 0)
-        cli_info(&j->cli, "the step counter of the optimizer remains %" PRId64 "%s", s->run.opt_step,
+    if (source_run(s)->opt_step >= 0)
+        cli_info(&j->cli, "the step counter of the optimizer remains %" PRId64 "%s", source_run(s)->opt_step,
                  layout_result_sets_step(s) ? "; reshape --step changes it" : "");
     return 0;
 }

@@ -152,7 +152,8 @@ int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e)
                 to->tensor[kept++] = to->tensor[i];
         if (kept == to->n || kept == 0) {
             err_usage(e, kept ? "drop %s: %s has no such parameter; 'ckpt-inspect ls' lists the parameters"
-                              : "drop %s: this would remove every parameter of %s", j->arg[k], edit_source(x)->path);
+                              : "drop %s: this would remove every parameter of %s",
+                      j->arg[k], source_path(edit_source(x)));
             edit_states_free(to);
             return -1;
         }

@@ -26,8 +26,8 @@ static const struct option_row rows[] = {
     { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "
                              "(verify)", FIELD(allow_drift),
       .marks = CMD_VERIFY },
-    { "lenient", .help = "do not report unusual bytes in the container that no program reads, such as padding that "
-                         "torch does not write (verify)", FIELD(lenient),
+    { "lenient", .help = "do not check bytes of containers that no reader uses, such as padding (verify)",
+      FIELD(lenient),
       .marks = CMD_VERIFY },
     { "certificate", 0, "FILE", "compare the tensors with the digests in FILE, which reshape or merge-tp wrote with "
                                 "--certificate (verify)", FIELD(certificate),

@@ -155,9 +155,14 @@ static const struct option_row export_rows[] = {
       "that holds it); if all mp_rank files of IN are lost, FILE replaces them",
       .take = parse_config_option, .marks = EXPORTS | SHAPES },
     { "rules", 0, "FAMILY",
-      "rules that map the names of parameters: llama, gpt_neox, gpt2, bloom, or a FILE whose name has a dot or a slash "
-      "(default: those of model_type in --config FILE)",
+      "rules that map the names of parameters: a built-in family such as llama or mixtral, or a FILE whose name has a "
+      "dot or a slash (default: those of model_type in --config FILE)",
       FIELD(convert.request.rules), .marks = EXPORTS | SHAPES },
+    { "experts", 0, "FORM", "how the experts of a layer are stored: split (one tensor for each expert, as "
+                            "save_pretrained writes them) or fused (one tensor for all experts of a layer, as "
+                            "Transformers 5 and FSDP2 hold them in memory) (default: as in IN, and split in a "
+                            "Transformers folder that is made from another layout)",
+      .words = "split fused", FIELD(convert.request.experts), .min = 1, .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "architecture of the model, bloom or gpt2, even if the arguments in IN contradict it",
       FIELD(hf.arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },

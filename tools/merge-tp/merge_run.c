@@ -75,9 +75,9 @@ static int refuse_drift(const struct merge_job *j, const struct source *s, struc
 {
     int n = replicas_out_of_sync(&j->replicas);
 
-    err_data(e, source_path(s), ERR_NO_BYTE, "the tensor-parallel copies of %d parameter%s differ; --replicas average, first "
-                                      "or majority makes them equal, --check lists the differences",
-             n, n == 1 ? "" : "s");
+    err_data(e, source_path(s), ERR_NO_BYTE,
+             "the tensor-parallel copies of %d parameter%s differ; --replicas average, first or majority makes them "
+             "equal, --check lists the differences", n, n == 1 ? "" : "s");
     return -1;
 }
 
@@ -106,11 +106,10 @@ static int prepare_merge(void *ctx, struct source *s, struct err *e)
         j->convert.status = print_check(j, s);
         return CONVERT_JOB_DONE;
     }
-    *tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1;
-    if (*tp > s->topo.tp) {
+    *tp = j->repair ? source_topology(s).tp : j->target_tp ? j->target_tp : 1;
+    if (*tp > source_topology(s).tp) {
         err_usage(e, "--target-tp %d: %s has only %d tensor-parallel ranks, and merge-tp cannot add any; use reshape",
-                  *tp, source_path(s),
-                  s->topo.tp);
+                  *tp, source_path(s), source_topology(s).tp);
         return -1;
     }
     if (is_stuck(j))

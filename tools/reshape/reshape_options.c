@@ -82,6 +82,11 @@ static const struct option_row form_rows[] = {
     { "config", 0, "FILE", "the model's config.json, or the folder that holds it, for --to torchdist or hf (default: "
                            "that of IN); with --weights-only it replaces the mp_rank files of IN if all are lost",
       FIELD(convert.request.config) },
+    { "experts", 0, "FORM", "for a Transformers folder, or with --to hf: how the experts of a layer are stored: split "
+                            "(one tensor for each expert, as save_pretrained writes them) or fused (one tensor for all "
+                            "experts of a layer, as Transformers 5 and FSDP2 hold them in memory) (default: as in IN, "
+                            "and split in a Transformers folder that is made from another layout)",
+      .words = "split fused", FIELD(convert.request.experts), .min = 1 },
     {0},
 };
 
