@@ -50,6 +50,17 @@ void verdict_values(const struct verdict_of *of, const struct values *v, struct 
                    unit(of));
 }
 
+int verdict_check_values(const struct verdict_of *of, const struct values *v, struct report *r, struct err *e)
+{
+    if (v->n_nan + v->n_inf + v->n_negative == 0)
+        return 0;
+    verdict_values(of, v, r);
+    if (report_first_error(r, e) == 0)
+        return 0;
+    err_add(e, "; --accept-mismatch prints a warning instead and continues");
+    return -1;
+}
+
 bool verdict_tie_is_kept(const struct param *p)
 {
     return !param_ends(p->name, ROLE_POSITION);

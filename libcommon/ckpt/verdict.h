@@ -29,6 +29,9 @@ struct verdict_of {
  * then only a note.
  */
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r);
+/* Like verdict_values(). If a finding is an error, returns -1 with it in *e, which names --accept-mismatch. */
+MUST_CHECK int verdict_check_values(const struct verdict_of *of, const struct values *v, struct report *r,
+                                    struct err *e);
 
 /*
  * Report "tied" if d shows that two copies of a tied parameter differ. Copies that differ only by rounding (one step of

@@ -166,13 +166,7 @@ static int check_passed(struct conversion *r, const struct plan_item *it, struct
     const struct verdict_of of = { .s = r->src, .file = NULL, .param = param->name, .what = state_name(si->state),
                                    .map = it->map, .trained = param->state[STATE_EXP_AVG], .severity = mismatch(r) };
 
-    if (v.n_nan + v.n_inf + v.n_negative == 0)
-        return 0;
-    verdict_values(&of, &v, r->found);
-    if (report_first_error(r->found, e) == 0)
-        return 0;
-    err_add(e, "; --accept-mismatch prints a warning instead and continues");
-    return -1;
+    return verdict_check_values(&of, &v, r->found, e);
 }
 
 static void warn_found(const struct conversion *r)

@@ -19,9 +19,9 @@ static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 
 int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    struct report *notes = report_new(), *values = report_new();
     const struct edit_adapter_opts o = { .n = j->n_args, .dir = j->arg, .as_peft = j->rounding == ROUNDING_PEFT,
-                                         .threads = j->cli.threads, .stopped = cli_stopped };
-    struct report *notes = report_new();
+                                         .threads = j->cli.threads, .stopped = cli_stopped, .notes = values };
     struct edit_adapters *m;
     int fd = -1, rc = -1;
 
@@ -31,7 +31,9 @@ int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, s
         warn_old_moments(j, s);
         rc = edit_merge_adapters(x, s, m, fd, e);
     }
+    cli_warn_findings(&j->cli, values);
     edit_adapters_free(m);
     report_free(notes);
+    report_free(values);
     return rc;
 }

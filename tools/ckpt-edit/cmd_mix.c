@@ -217,7 +217,7 @@ static int change_mix(struct ckptedit *j, struct source *s, struct edit *x,
                       int (*set)(const struct ckptedit *j, struct edit_mix *m, struct err *e), struct err *e)
 {
     struct edit_mix m = { .n = j->n_args + 1, .moments = j->moments, .threads = j->cli.threads,
-                          .stopped = cli_stopped };
+                          .stopped = cli_stopped, .notes = report_new() };
     int rc;
 
     m.part = xcalloc((size_t)m.n, sizeof *m.part);
@@ -227,6 +227,8 @@ static int change_mix(struct ckptedit *j, struct source *s, struct edit *x,
         print_factors(j, &m);
     if (rc == 0)
         rc = mix(j, s, x, &m, e);
+    cli_warn_findings(&j->cli, m.notes);
+    report_free(m.notes);
     for (int i = 1; i < m.n; i++)
         source_close(m.part[i].s);
     free(m.part);

@@ -12,6 +12,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_parts.h"
+#include "libcommon/ckpt/verdict.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -29,16 +30,23 @@ static void round_f32_elements(const float *in, uint16_t *out, int n, enum dtype
         out[i] = to == DTYPE_F16 ? f32_to_f16(in[i]) : f32_to_bf16(in[i]);
 }
 
+/* CRC and counts of invalid values of the elements that are put. */
+struct put_pass {
+    uint32_t crc;
+    struct values values;
+};
+
 /*
- * Compute the CRC of the elements. If `out` is >= 0, it is the descriptor of a spool file; the rounded elements are
- * written to it, and their CRC is computed instead.
+ * Compute *got of the elements, which are of type `to`. If `out` is >= 0, it is the descriptor of a spool file; the
+ * elements are fp32 and are rounded to `to` and written to it, and *got is that of the rounded ones.
  */
-static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, uint32_t *crc, struct err *e)
+static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, struct put_pass *got,
+                     struct err *e)
 {
     static float buf[AT_A_TIME];
     static uint16_t half[AT_A_TIME];
 
-    *crc = 0;
+    *got = (struct put_pass){0};
     for (uint64_t at = 0; at < rec->len; at += sizeof buf) {
         size_t n = (size_t)min_u64(sizeof buf, rec->len - at);
 
@@ -46,7 +54,8 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
             return -1;
         if (out >= 0)
             round_f32_elements(buf, half, (int)(n / sizeof *buf), to);
-        *crc = out >= 0 ? crc_bytes(*crc, half, n / 2) : crc_bytes(*crc, buf, n);
+        got->crc = out >= 0 ? crc_bytes(got->crc, half, n / 2) : crc_bytes(got->crc, buf, n);
+        values_add(&got->values, to, out >= 0 ? (const void *)half : buf, out >= 0 ? n / 2 : n, false);
         if (out >= 0 && write_all_at(out, half, n / 2, at / 2) < 0) {
             err_sys(e, "the temporary file next to OUT", "cannot write");
             return -1;
@@ -59,14 +68,15 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
  * Create a spool file with the rounded elements, and add it to the source's records. Returns the number of the record,
  * or -1.
  */
-static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, uint32_t *crc, struct err *e)
+static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, struct put_pass *got,
+                   struct err *e)
 {
     const struct record *rec = files_record(source_files(s), a.record);
     int fd = ckptedit_spool(j, rec->len / 2, e), file;
 
     if (fd < 0)
         return -1;
-    if (pass_over(s, rec, to, fd, crc, e) < 0) {
+    if (pass_over(s, rec, to, fd, got, e) < 0) {
         close(fd);
         return -1;
     }
@@ -86,6 +96,20 @@ static int refuse_npy_shape(const struct param *p, const char *path, const struc
     return -1;
 }
 
+/* Check that the array has no NaN and infinite values in the type of the state. */
+static int check_put_values(const struct ckptedit *j, const struct source *s, struct source_hit to,
+                            const struct values *v, struct report *notes, struct err *e)
+{
+    char *what = str_fmt("the array for %s", state_name((enum state)to.state));
+    const struct verdict_of of = { .s = s, .file = j->arg[1], .param = to.param->name, .what = what,
+                                   .map = to.param->state[to.state], .trained = true,
+                                   .severity = j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR };
+    const int rc = verdict_check_values(&of, v, notes, e);
+
+    free(what);
+    return rc;
+}
+
 static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, struct source_hit to, struct array a,
                          struct err *e)
 {
@@ -93,12 +117,15 @@ static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, s
     enum state st = (enum state)to.state;
     enum dtype want = to.param->state[st]->dtype, have = a.dtype;
     struct edit_from from = { .x = { a.record, 0, rec->len } };
+    struct put_pass got;
+    struct report *notes;
+    int rc;
 
     if (have == want) {
-        if (pass_over(s, rec, want, -1, &from.crc, e) < 0)
+        if (pass_over(s, rec, want, -1, &got, e) < 0)
             return -1;
     } else if (have == DTYPE_F32 && (want == DTYPE_BF16 || want == DTYPE_F16)) {
-        from.x.record = rounded(j, s, a, want, &from.crc, e);
+        from.x.record = rounded(j, s, a, want, &got, e);
         if (from.x.record < 0)
             return -1;
         from.x.len = rec->len / 2;
@@ -107,7 +134,12 @@ static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, s
                   dtype_name(have));
         return -1;
     }
-    return edit_tensor(x, to.param, st, &from, e);
+    from.crc = got.crc;
+    notes = report_new();
+    rc = check_put_values(j, s, to, &got.values, notes, e) < 0 ? -1 : edit_tensor(x, to.param, st, &from, e);
+    cli_warn_findings(&j->cli, notes);
+    report_free(notes);
+    return rc;
 }
 
 static int find_put_param(struct source *s, const char *word, struct source_hit *hit, struct err *e)

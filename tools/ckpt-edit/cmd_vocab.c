@@ -58,7 +58,7 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
     bytes = edit_vocab_bytes(x, &q, e);
     if (bytes < 0 || open_spool(j, s, &q, (uint64_t)bytes, e) < 0)
         return -1;
-    notes = report_new();
+    q.notes = notes = report_new();
     rc = edit_vocab(x, &q, notes, e);
     for (int i = 0; i < report_n(notes); i++)
         if (strcmp(report_get(notes, i)->code, EDIT_OTHER_DIMENSION) == 0)

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/source_parts.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/verdict.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -97,6 +98,9 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
     double *value = xcalloc(n + 1, sizeof *value);
     uint64_t seed = crc_bytes(0, t->name, strlen(t->name));
     uint8_t *row = xmalloc(bytes + 1);
+    const struct verdict_of what = { .s = x->s, .param = t->name, .what = "the table with its new rows", .map = m,
+                                     .trained = true, .severity = x->s->accept_mismatch ? SEV_WARNING : SEV_ERROR };
+    struct values v = {0};
     int rc = q->init == EDIT_INIT_MEAN && !moment ? mean_row(x, of, q->tokens_was, value, n, e) : 0;
 
     for (int64_t r = q->tokens_was; r < q->tokens && rc == 0; r++) {
@@ -105,13 +109,14 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
                 value[i] = draw_normal_value(&seed, q->std);
             dtype_put(m->dtype, value[i], row + i * size);
         }
+        values_add(&v, m->dtype, row, bytes, false);
         rc = write_all_at(q->fd, row, bytes, q->at + (uint64_t)(r - q->tokens_was) * bytes);
         if (rc < 0)
             err_sys(e, "the temporary file next to the result", "cannot write");
     }
     free(row);
     free(value);
-    return rc;
+    return rc == 0 ? verdict_check_values(&what, &v, q->notes, e) : -1;
 }
 
 /* ---- the map ---- */

@@ -799,10 +799,43 @@ static int merge_tensor(const void *ctx, const struct edit_computed *c, struct e
     return rc;
 }
 
+/* Returns true if a tensor of the adapter, which may be NULL, has a value that is not finite or cannot be read. */
+static bool has_bad_value(const struct adapter *a, const struct safetensors_tensor *t)
+{
+    const uint64_t n = t ? t->len / (uint64_t)dtype_size(t->dtype) : 0;
+    struct err ignored = {0};
+    double *v = t ? adapter_read(a, t, &ignored) : NULL;
+    bool bad = t && !v;
+
+    for (uint64_t i = 0; v && i < n && !bad; i++)
+        bad = !isfinite(v[i]);
+    err_clear(&ignored);
+    free(v);
+    return bad;
+}
+
+/* Returns the folder of the first adapter with NaN or infinite values for the parameter of c. NULL if none has any. */
+static const char *find_bad_adapter(const void *ctx, const struct edit_computed *c)
+{
+    const struct edit_adapters *m = ctx;
+
+    for (int i = m->first[c->p - m->s->param]; i >= 0; i = m->change[i].next) {
+        const struct change *h = &m->change[i];
+        bool bad = h->v && has_bad_value(h->a, h->v->tensor);
+
+        for (int k = 0; h->m && k < ADAPTER_PARTS && !bad; k++)
+            bad = has_bad_value(h->a, h->m->part[k]);
+        if (bad)
+            return h->a->dir;
+    }
+    return NULL;
+}
+
 int edit_merge_adapters(struct edit *x, struct source *s, struct edit_adapters *m, int fd, struct err *e)
 {
     const struct edit_compute how = { .tensor = merge_tensor, .ctx = m, .threads = m->o.threads,
-                                      .stopped = m->o.stopped, .fd = fd };
+                                      .stopped = m->o.stopped, .fd = fd, .blamed = find_bad_adapter,
+                                      .notes = m->o.notes };
 
     return edit_compute(x, s, &how, m->computed, m->n_computed, e);
 }

@@ -25,6 +25,7 @@ struct edit_adapter_opts {
     bool as_peft;
     int threads;
     bool (*stopped)(void);              /* returns true if the merge must stop; NULL if it cannot be stopped */
+    struct report *notes;               /* receives warnings about new values; may be NULL */
 };
 struct edit_adapters;
 /*
@@ -38,7 +39,8 @@ void edit_adapters_free(struct edit_adapters *m);       /* m may be NULL */
 /* Returns the size, in bytes, of the spool file that edit_merge_adapters() needs. */
 uint64_t edit_adapters_bytes(const struct edit_adapters *m);
 /*
- * Replace the weights by the merged ones. `fd` is the spool file, which belongs to the source after the call; -1 for a
+ * Replace the weights by the merged ones. Results that are not finite are errors, unless s was opened with
+ * accept_mismatch. `fd` is the spool file, which belongs to the source after the call; -1 for a
  * dry run.
  */
 MUST_CHECK int edit_merge_adapters(struct edit *x, struct source *s, struct edit_adapters *m, int fd, struct err *e);

@@ -7,10 +7,14 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
-#include "libcommon/ckpt/source_parts.h"
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/verdict.h"
 
 struct edit_output {
     const struct edit_compute *how;
+    const struct edit_computed *c;
+    struct values values;               /* counts of the invalid values so far */
     uint64_t at;                        /* offset in the spool file of the next byte */
     uint32_t crc;
 };
@@ -25,6 +29,8 @@ int edit_output_add(struct edit_output *o, const void *bytes, uint64_t n, struct
         err_sys(e, "the temporary file next to the result", "cannot write");
         return -1;
     }
+    if (o->c->p)
+        values_add(&o->values, o->c->p->state[o->c->state]->dtype, bytes, n, o->c->state == STATE_EXP_AVG_SQ);
     o->crc = crc_bytes(o->crc, bytes, (size_t)n);
     o->at += n;
     return 0;
@@ -41,19 +47,45 @@ uint64_t edit_computed_bytes(struct edit_computed *list, int n)
     return at;
 }
 
-static int compute_one(const struct edit_compute *how, struct edit_computed *c, struct err *e)
+static int compute_one(const struct edit_compute *how, struct edit_computed *c, struct values *v, struct err *e)
 {
-    struct edit_output o = { .how = how, .at = c->at };
+    struct edit_output o = { .how = how, .c = c, .at = c->at };
 
     if (how->tensor(how->ctx, c, &o, e) < 0)
         return -1;
     c->crc = o.crc;
+    *v = o.values;
     return 0;
 }
 
-static int compute_all(const struct edit_compute *how, struct edit_computed *list, int n, struct err *e)
+/* Report new values that a sound checkpoint does not have. A mask, whose values are infinite in the input, is sound. */
+static int check_new_values(const struct source *s, const struct edit_compute *how, const struct edit_computed *c,
+                            const struct values *v, struct err *e)
+{
+    const char *blamed = v->n_nan + v->n_inf && how->blamed ? how->blamed(how->ctx, c) : NULL;
+    char *what = str_fmt("the new %s", state_name(c->state));
+    const struct verdict_of of = {
+        .s = s, .file = blamed, .param = c->p->name, .what = what, .map = c->p->state[c->state],
+        .trained = c->p->state[STATE_EXP_AVG], .severity = s->accept_mismatch ? SEV_WARNING : SEV_ERROR
+    };
+    struct report *found = report_new();
+    const int rc = verdict_check_values(&of, v, found, e);
+
+    for (int i = 0; how->notes && i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        report_add(how->notes, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(found);
+    free(what);
+    return rc;
+}
+
+static int compute_all(const struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
+                       struct err *e)
 {
     struct err *each = xcalloc((size_t)n + 1, sizeof *each);
+    struct values *v = xcalloc((size_t)n + 1, sizeof *v);
     bool stop = false;
     int rc = 0;
 
@@ -63,7 +95,7 @@ static int compute_all(const struct edit_compute *how, struct edit_computed *lis
 
         #pragma omp atomic read
         stopped = stop;
-        if (!stopped && compute_one(how, &list[i], &each[i]) < 0) {
+        if (!stopped && compute_one(how, &list[i], &v[i], &each[i]) < 0) {
             #pragma omp atomic write
             stop = true;
         }
@@ -73,6 +105,10 @@ static int compute_all(const struct edit_compute *how, struct edit_computed *lis
             *e = each[i];
             rc = -1;
         }
+    for (int i = 0; i < n && rc == 0; i++)
+        if (v[i].n_nan + v[i].n_inf + v[i].n_negative)
+            rc = check_new_values(s, how, &list[i], &v[i], e);
+    free(v);
     free(each);
     return rc;
 }
@@ -84,7 +120,7 @@ int edit_compute_values(struct source *s, const struct edit_compute *how, struct
     int file = -1, rc = 0;
 
     if (how->fd >= 0) {
-        rc = compute_all(how, list, n, e);
+        rc = compute_all(s, how, list, n, e);
         file = files_add_fd(source_files(s), how->fd, bytes, "new values");
     }
     for (int i = 0; i < n; i++)

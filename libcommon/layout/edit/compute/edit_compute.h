@@ -9,6 +9,8 @@
 
 #include "libcommon/layout/edit/edit.h"
 
+struct report;
+
 /* One state of one parameter of the edited checkpoint. */
 struct edit_computed {
     struct param *p;
@@ -35,13 +37,20 @@ struct edit_compute {
     int threads;
     bool (*stopped)(void);              /* returns true if the computation must stop; NULL if it cannot be stopped */
     int fd;                             /* the spool file; -1 for a dry run, in which the new values are zeros */
+    /*
+     * Returns the path of an input whose values are the reason that c is not finite, or NULL if there is none. Called
+     * without other threads; NULL if it is not known.
+     */
+    const char *(*blamed)(const void *ctx, const struct edit_computed *c);
+    struct report *notes;               /* receives warnings about new values; NULL if these are not needed */
 };
 
 /* Set the offsets of n tensors in the spool file, one after the other. Returns the size of the file in bytes. */
 uint64_t edit_computed_bytes(struct edit_computed *list, int n);
 /*
  * Compute the tensors. `s` owns the spool afterwards, even on failure. In a dry run nothing is computed. If several
- * tensors fail, the error of the first in the list is returned.
+ * tensors fail, the error of the first in the list is returned. New values that verify would report as errors, such as
+ * NaN, are errors as well, or warnings if the source was opened with accept_mismatch.
  */
 MUST_CHECK int edit_compute_values(struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
                                    struct err *e);

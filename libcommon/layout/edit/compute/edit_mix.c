@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/compute/edit_compute.h"
 #include "libcommon/plan/reader.h"
+#include "libcommon/plan/stats.h"
 
 enum { AT_A_TIME = 1 << 16 };           /* number of elements in a block */
 
@@ -235,6 +236,27 @@ static int mix_tensor(const void *ctx, const struct edit_computed *c, struct edi
     return rc;
 }
 
+/* Returns the path of the first checkpoint that has NaN or infinite values in the state from which c was computed. */
+static const char *find_not_finite(const void *ctx, const struct edit_computed *c)
+{
+    const struct edit_mix *m = ctx;
+    const char *path = NULL;
+
+    for (int i = 0; i < m->n && !path; i++) {
+        struct source *s = m->part[i].s;
+        const struct tmap *map = source_param(s, c->p->name)->state[mixed_from(c->p, c->state)];
+        struct stats_job job = { .a = map, .a_files = s->files, .len = map->len };
+        const struct stats_opts o = { .threads = 1, .replicas = REPLICAS_FIRST, .stopped = m->stopped };
+        struct err ignored = {0};
+
+        if (stats_run(&job, 1, &o, &ignored) < 0)
+            err_clear(&ignored);
+        else if (job.stats.n_nan + job.stats.n_inf)
+            path = s->path;
+    }
+    return path;
+}
+
 /* ---- apply the changes ---- */
 
 int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e)
@@ -250,7 +272,7 @@ int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e
 int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e)
 {
     const struct edit_compute how = { .tensor = mix_tensor, .ctx = m, .threads = m->threads, .stopped = m->stopped,
-                                     .fd = fd };
+                                     .fd = fd, .blamed = find_not_finite, .notes = m->notes };
     struct edit_computed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
     const int n = list_mixed(s, m, list, e);
     const int rc = n < 0 ? -1 : edit_compute(x, s, &how, list, n, e);

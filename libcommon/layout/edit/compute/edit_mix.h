@@ -23,6 +23,7 @@ struct edit_mix {
     bool moments;               /* if true, exp_avg and exp_avg_sq are mixed, too; otherwise they do not change */
     int threads;
     bool (*stopped)(void);      /* returns true if the computation must stop; NULL if it cannot be stopped */
+    struct report *notes;       /* receives warnings about sums that are not finite; may be NULL */
 };
 /*
  * Returns the size, in bytes, of the spool file that edit_mix() needs. Returns -1 with ERR_USAGE if a checkpoint lacks
@@ -31,9 +32,10 @@ struct edit_mix {
  */
 MUST_CHECK int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e);
 /*
- * Replace the tensors. `fd` is the spool file, which belongs to the source after the call; -1 for a dry run, in which
- * the new values are zeros. Returns -1 with the errors of edit_mix_bytes(), or with ERR_DATA or ERR_SYS if a checkpoint
- * cannot be read or the spool file cannot be written.
+ * Replace the tensors. Sums that are not finite are errors, unless s was opened with accept_mismatch. `fd` is the
+ * spool file, which belongs to the source after the call; -1 for a dry run, in which the new values are zeros. Returns
+ * -1 with the errors of edit_mix_bytes(), or with ERR_DATA or ERR_SYS if a checkpoint cannot be read or the spool file
+ * cannot be written.
  */
 MUST_CHECK int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e);
 
