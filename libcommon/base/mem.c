@@ -314,6 +314,14 @@ void strbuf_add(struct strbuf *sb, const void *p, size_t n)
     sb->buf[sb->len] = '\0';
 }
 
+void strbuf_add_repeated(struct strbuf *sb, char c, size_t n)
+{
+    strbuf_room(sb, n);
+    memset(sb->buf + sb->len, c, n);
+    sb->len += n;
+    sb->buf[sb->len] = '\0';
+}
+
 void strbuf_addf(struct strbuf *sb, const char *fmt, ...)
 {
     va_list ap;

@@ -87,6 +87,7 @@ struct strbuf {
     size_t len, cap;
 };
 void strbuf_add(struct strbuf *sb, const void *p, size_t n);
+void strbuf_add_repeated(struct strbuf *sb, char c, size_t n);
 void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 

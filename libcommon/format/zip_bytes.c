@@ -87,8 +87,7 @@ void zip_put_local(struct strbuf *sb, enum zip_dialect d, const struct zip_item 
     }
     strbuf_add(sb, "FB", 2);
     add16(sb, filler);
-    for (uint16_t i = 0; i < filler; i++)
-        strbuf_add(sb, "Z", 1);
+    strbuf_add_repeated(sb, 'Z', filler);
 }
 
 void zip_put_descriptor(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it)
