@@ -300,6 +300,7 @@ static bool set_rule_flag(struct family_rule *r, const char *word)
     const struct { const char *word; bool *flag; } flags[] = {
         { "qkv", &r->qkv }, { "turned", &r->transposed }, { "experts", &r->experts },
         { "interleaved", &r->interleaved }, { "moe", &r->moe }, { "dense", &r->dense }, { "fp32", &r->fp32 },
+        { "optional", &r->optional },
     };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
@@ -326,7 +327,7 @@ static int parse_merge_rule(struct family_reading *x, struct family_rule *r, con
     while ((w = strsep(&rest, ",")))
         if (!set_rule_flag(r, w))
             return refuse_family_line(x, r->line, "unknown word '%s' after the merge rule: expected qkv, turned, "
-                                      "experts, interleaved, moe, dense or fp32", w);
+                                      "experts, interleaved, moe, dense, fp32 or optional", w);
     return 0;
 }
 

@@ -32,6 +32,7 @@ struct family_rule {
     /* moe: only layers with experts have the parameter; dense: only layers without them; neither: all layers */
     bool moe, dense;
     bool fp32;                  /* the parameter is fp32 even if the weights are not */
+    bool optional;              /* not every model of the family has the parameter */
     /* In names, '*' stands for the number of a layer, and in those of Transformers '#' for that of an expert. */
     int n_parts;
     const char *part[FAMILY_PARTS];      /* the parameters in Transformers that together form the trainer's parameter */

@@ -9,6 +9,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/experts.h"
+#include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
@@ -123,19 +124,30 @@ static int cmp_kind_then_layer(const void *a, const void *b)
     return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
 }
 
+static void mark_part(const struct family *f, const struct family_hit *h, bool (*used)[FAMILY_PARTS])
+{
+    for (int i = 0; i < family_n(f); i++)
+        used[i][h->part] |= family_at(f, i) == h->rule;
+}
+
 /*
  * List the parameters that belong to layers according to the rules, sorted by kind and layer. Returns their number. The
- * caller frees *out.
+ * caller frees *out. Sets used[i][k] if a parameter is part k of rule i.
  */
-static int list_layer_tensors(const struct source *s, const struct family *f, struct layer_tensor **out)
+static int list_layer_tensors(const struct source *s, const struct family *f, bool (*used)[FAMILY_PARTS],
+                              struct layer_tensor **out)
 {
     struct layer_tensor *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
     struct family_hit h;
     int n = 0;
 
-    for (int i = 0; i < s->n_params; i++)
-        if (hf_find_rule(f, s->param[i].name, &h) && !h.in_shards && h.layer >= 0 && h.layer < LAYERS_MAX)
+    for (int i = 0; i < s->n_params; i++) {
+        if (!hf_find_rule(f, s->param[i].name, &h) || h.in_shards)
+            continue;
+        mark_part(f, &h, used);
+        if (h.layer >= 0 && h.layer < LAYERS_MAX)
             t[n++] = (struct layer_tensor){ &s->param[i], h.rule, h.rule->part[h.part], h.layer };
+    }
     if (n)
         qsort(t, (size_t)n, sizeof *t, cmp_kind_then_layer);
     *out = t;
@@ -236,6 +248,52 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
+/* ---- parameters that all layers lack ---- */
+
+/* Returns the end of a rule's name in Transformers, from the layer's number on. */
+static const char *end_of_part(const char *part)
+{
+    const char *star = strchr(part, '*');
+
+    return star ? star + 1 : part;
+}
+
+/* Returns true if config.json states the number of heads, as each config.json that Transformers writes does. */
+static bool states_heads(const json_t *config)
+{
+    return json_object_get(config, "num_attention_heads") || json_object_get(config, "n_head");
+}
+
+/*
+ * Report the parameters that the family's rules require and that the model lacks in all layers. A parameter that some
+ * layers have is left to check_kind(), experts to experts_check(), and a head to hf_check_claims().
+ */
+static void check_required_rules(const struct layers_check *c, const struct family *f, const bool (*used)[FAMILY_PARTS])
+{
+    bool moe = false, dense = false;
+
+    for (int k = 0; k < LAYERS_MAX; k++) {
+        moe |= c->has_experts[k];
+        dense |= c->has_layer[k] && !c->has_experts[k];
+    }
+    for (int i = 0; i < family_n(f); i++) {
+        const struct family_rule *rule = family_at(f, i);
+
+        if (rule->optional || rule->experts || (rule->moe && !moe) || (rule->dense && !dense))
+            continue;
+        for (int k = 0; k < rule->n_parts; k++) {
+            const bool numbered = strchr(rule->part[k], '*');
+
+            if (used[i][k] || hf_is_head(rule->part[k]) || (numbered && !moe && !dense) ||
+                is_unread(c->s, end_of_part(rule->part[k])))
+                continue;
+            report_add(c->r, c->severity, "missing_param", c->s->path, ERR_NO_BYTE, rule->part[k],
+                       numbered ? "is missing in all layers, but models of the family %s have it"
+                                : "is missing, but models of the family %s have it", family_name(f));
+        }
+    }
+}
+
 /* ---- biases ---- */
 
 /* The settings with which a model has biases, and the ends of their names. Other models ignore these settings. */
@@ -302,7 +360,7 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
     struct family *f = open_family_of(config);
     struct layers_check c = { .s = s, .severity = severity, .r = r };
     struct layer_tensor *t;
-    bool *has_layer, *has_experts;
+    bool *has_layer, *has_experts, (*used)[FAMILY_PARTS];
     int n;
 
     experts_check(s, config, severity, r);
@@ -312,7 +370,8 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
                    "config.json describes a model of type %s, and no tensor has a name of the family %s: config.json "
                    "is that of another model, or ckpt-edit rename can change the names", model_type, family_name(f));
-    n = list_layer_tensors(s, f, &t);
+    used = xcalloc((size_t)family_n(f) + 1, sizeof *used);
+    n = list_layer_tensors(s, f, used, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
     has_experts = xcalloc(LAYERS_MAX, sizeof *has_experts);
     for (int i = 0; i < n; i++) {
@@ -328,6 +387,9 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
             first = i + 1;
         }
     check_biases(&c, config, model_type, t, n);
+    if (hf_has_names_of(s, f) && states_heads(config))
+        check_required_rules(&c, f, (const bool (*)[FAMILY_PARTS])used);
+    free(used);
     free(has_layer);
     free(has_experts);
     free(t);

@@ -14,12 +14,15 @@ struct report;
 struct source;
 
 /*
- * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers folder.
- * The experts of any model are counted (ckpt/experts.h). Nothing else is checked unless hf_knows_layers(config) is
- * true. At least one parameter must have a name of the family, and all layers of such a model must be alike:
+ * Report findings "config" and "missing_param" of `severity` for the parameters of s, which must have the names of a
+ * Transformers folder. The experts of any model are counted (ckpt/experts.h). Nothing else is checked unless
+ * hf_knows_layers(config) is true. At least one parameter must have a name of the family, and all layers of such a
+ * model must be alike:
  *   biases      with attention_bias or mlp_bias (Llama; Qwen3: attention_bias), the layers must have these biases
  *   missing     a tensor that one layer has must be in every layer (a tensor that cannot be read counts as present);
  *               tensors of layers with experts, and without, must be in all layers of this kind
+ *   required    a parameter that no layer has is an error, unless its rule is optional or config.json does not
+ *               state the number of heads, as each config.json of Transformers does
  *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
  *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
  *               (BLOOM: hidden_size)

@@ -88,7 +88,7 @@ static void test_refused(void **state)
         { HEAD "sum,qkv a.b c.d", "x.rules:2: qkv is a concat_0 of one name, or of three parts in Transformers" },
         { HEAD "sum,turned a.b c.d", "x.rules:2: turned and sum exclude each other" },
         { HEAD "concat_0,rotated a.b c.d", "x.rules:2: unknown word 'rotated' after the merge rule: expected qkv, "
-          "turned, experts, interleaved, moe, dense or fp32" },
+          "turned, experts, interleaved, moe, dense, fp32 or optional" },
         { HEAD "concat_0 a.b", "x.rules:2: a merge rule, the name in Transformers and one in shards or more, or '-' "
           "for none, are meant" },
         { HEAD "concat_0 a.(b) c.d", "x.rules:2: pattern 'a.(b)': '(' is no part of a name (letters, digits, '.', '_', "
