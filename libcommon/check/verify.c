@@ -53,8 +53,9 @@ static void check_strays(const struct source *s, struct report *r)
         const char *name = files_name(s->files, i);
         bool item = files_home(s->files, i, &(uint64_t){0}) != i;
 
+        /* the spooled copy of a compressed file has the same name */
         if (!known[i] && !item && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
-            !has_finding_code(r, name, "extra_file"))
+            !source_file(s, name + strlen(inside)) && !has_finding_code(r, name, "extra_file"))
             stray[n_strays++] = name;
     }
     qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* readdir() has no fixed order */
