@@ -237,22 +237,40 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 }
 
 /*
- * Returns true if the manifest must list the state. It need not list 16-bit weights, possibly rounded from fp32
- * master weights, integers in
- * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms.
+ * Returns true if the manifest must list the state. It need not list second names of tied weights, integers in
+ * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms. If an edit made the
+ * list (`edited`), it may leave out 16-bit weights: edits of earlier releases did.
  */
-static bool is_listed_state(const struct source *s, const struct param *p, int st)
+static bool is_listed_state(const struct source *s, const struct param *p, int st, bool edited)
 {
-    return p->state[st] && p->state[st]->len && st != STATE_BF16 &&
+    return p->state[st] && p->state[st]->len && (st != STATE_BF16 || (!edited && !p->shared_with)) &&
            (!s->layout->integers_unlisted || dtype_is_weight(p->state[st]->dtype));
+}
+
+/*
+ * Returns true if a manifest that was written for this layout describes the source. The layouts of entries are one in
+ * this respect: it is determined later which of them a folder has.
+ */
+static bool is_own_layout(const struct source *s, const char *layout)
+{
+    return layout && (strcmp(layout, s->layout->name) == 0 || strcmp(layout, MANIFEST_EDITED) == 0 ||
+                      (s->layout->entries && (strcmp(layout, "dcp") == 0 || strcmp(layout, "torchdist") == 0)));
 }
 
 static void load_tensor_digests(struct source *s, const json_t *o, bool weights_only, const char *file,
                                 struct report *r)
 {
     const json_t *list = json_object_get(o, "tensors"), *t;
+    const char *layout = json_string_value(json_object_get(o, "layout"));
+    const bool edited = layout && strcmp(layout, MANIFEST_EDITED) == 0;
     size_t i;
 
+    if (!is_own_layout(s, layout)) {
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, NULL,
+                   "is that of a checkpoint of the layout %.40s, this one is %s: it belongs to another folder",
+                   layout ? layout : "(none)", s->layout->name);
+        return;
+    }
     json_array_foreach(list, i, t)
         load_tensor_digest(s, t, weights_only, file, r);
     /* the manifest of a virtual form lists no tensors, because their bytes are in the shards */
@@ -260,7 +278,7 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
         return;
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
-            if (is_listed_state(s, &s->param[k], st) && !s->param[k].has_digest[st])
+            if (is_listed_state(s, &s->param[k], st, edited) && !s->param[k].has_digest[st])
                 report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, s->param[k].name,
                            "state %s has no entry in the manifest", state_name((enum state)st));
     for (int k = 0; k < s->n_params; k++)

@@ -25,6 +25,9 @@ struct source;
 
 #define MANIFEST_NAME "manifest.json"
 
+/* The value of "layout" if an edit wrote a list of tensors that may be incomplete. */
+#define MANIFEST_EDITED "edit"
+
 #define MANIFEST_FORMAT "\"format\":\"shardkit-manifest\""
 
 /* The names of all files in a folder and its subfolders except the manifest, sorted. */

@@ -140,7 +140,7 @@ static void put_head(struct strbuf *sb, const struct sink *k)
     char *t = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
     strbuf_addf(sb, "{\n" MANIFEST_FORMAT ",\n\"version\":1,\n\"layout\":\"%s\",\n\"source\":%s,\n",
-                k->ops->name, t ? t : "null");
+                k->listed_as ? k->listed_as : k->ops->name, t ? t : "null");
     free(t);
     json_decref(o);
 }

@@ -93,6 +93,7 @@ struct sink {
     bool no_optimizer;          /* the sink does not write the optimizer's states, so tied copies of them are not
                                  * compared */
     bool no_manifest;           /* no manifest is written */
+    const char *listed_as;      /* "layout" in the manifest; NULL: the name in `ops` */
     const char *room_advice;    /* advice that is added to the message about a full disk; NULL: none */
     /* files of the source that become part of the result unchanged (kept.h); the list must outlive the sink */
     int n_kept;

@@ -258,9 +258,13 @@ static int change_map(struct edit *x, const struct tmap *m, const struct edit_fr
     return 0;
 }
 
+/*
+ * Record the new digest of a state that is changed. The digest is needed if the source's manifest lists the state, and
+ * always for a model folder, because its result gets a manifest even if the source has none.
+ */
 static void record_old_digest(struct edit *x, struct param *p, enum state st, uint32_t crc)
 {
-    if (p->has_digest[st]) {
+    if (p->has_digest[st] || x->s->layout->model_folder) {
         ARRAY_ROOM(x->digest, x->cap_digests, x->n_digests + 1);
         x->digest[x->n_digests++] = (struct edit_digest){ (int)(p - x->s->param), st, crc };
     }
@@ -409,7 +413,8 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
         return -1;
     record_old_digest(x, p, st, from->crc);
     for (int i = 0; i < x->s->n_params; i++)
-        if (x->s->param[i].has_digest[st] && has_shared_storage(&x->s->param[i], p, st))
+        if ((x->s->param[i].has_digest[st] || x->s->layout->model_folder) &&
+            has_shared_storage(&x->s->param[i], p, st))
             record_old_digest(x, &x->s->param[i], st, from->crc);
     return 0;
 }

@@ -30,6 +30,7 @@ struct changed_file {
 
 struct edit_folder {
     struct edit *x;
+    struct sink *sink;
     struct arena *arena;
     int n;
     struct changed_file *file;
@@ -413,9 +414,50 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
     return n;
 }
 
-/* List the source's tensors that have a digest, with the new digests of changed states. */
-static int list_old_tensors(const struct edit *x, struct folder_tensor *out)
+/* Compute the digest of a tensor by reading it. Returns false if it cannot be read. */
+static bool compute_digest(const struct source *s, const struct tmap *m, uint32_t *crc)
 {
+    enum { BLOCK = 1 << 20 };
+    uint8_t *buf = xmalloc(BLOCK);
+    struct err ignored = {0};
+    bool done = true;
+
+    *crc = 0;
+    for (uint64_t at = 0; at < m->len && done; at += BLOCK) {
+        const uint64_t n = min_u64(BLOCK, m->len - at);
+
+        done = tmap_read(m, s->files, (struct tmap_range){ 0, at, n }, buf, &ignored) == 0;
+        *crc = done ? crc_bytes(*crc, buf, n) : 0;
+    }
+    free(buf);
+    return done;
+}
+
+/*
+ * Find the digest that a state has in the result: the new one of a changed state, otherwise that of the source. In
+ * a model folder without manifest, the tensor is read, but not in a rehearsal. Returns false if it is not known.
+ */
+static bool find_result_digest(const struct edit_folder *w, int param, enum state st, uint32_t *crc)
+{
+    const struct edit *x = w->x;
+    const struct param *from = &x->s->param[param];
+    bool has = from->has_digest[st];
+
+    *crc = from->digest[st];
+    for (int j = 0; j < x->n_digests; j++)
+        if (x->digest[j].param == param && x->digest[j].state == st) {
+            *crc = x->digest[j].crc;
+            has = true;
+        }
+    if (has || !x->s->layout->model_folder || !x->has_manifest)
+        return has;
+    return w->sink->o.rehearsal || compute_digest(x->s, from->state[st], crc);
+}
+
+/* List the source's tensors that have a digest, with the new digests of changed states. */
+static int list_old_tensors(const struct edit_folder *w, struct folder_tensor *out)
+{
+    const struct edit *x = w->x;
     int n = 0;
 
     for (int i = 0; i < x->s->n_params * STATE_N; i++) {
@@ -423,21 +465,27 @@ static int list_old_tensors(const struct edit *x, struct folder_tensor *out)
         const enum state st = (enum state)(i % STATE_N);
         const struct tmap *m = from->state[st];
         struct sink_tensor *t = &out[n].of;
-        uint32_t crc = from->digest[st];
-        bool has = m && from->has_digest[st];
+        uint32_t crc;
 
-        for (int j = 0; m && j < x->n_digests; j++)
-            if (x->digest[j].param == i / STATE_N && x->digest[j].state == st) {
-                crc = x->digest[j].crc;
-                has = true;
-            }
-        if (!has)
+        if (!m || !find_result_digest(w, i / STATE_N, st, &crc))
             continue;
         *t = (struct sink_tensor){ .name = from->name, .param = i / STATE_N, .state = st, .dtype = m->dtype,
                                    .ndim = from->ndim, .len = m->len, .crc = crc };
         memcpy(t->shape, from->shape, sizeof from->shape);
         out[n++].same_as = -1;
     }
+    return n;
+}
+
+/* Returns the number of states that the result has, without the second names of tied weights. */
+static int count_result_states(const struct edit *x)
+{
+    int n = 0;
+
+    for (int i = 0; x->states && i < x->states->n * STATE_N; i++)
+        n += x->states->tensor[i / STATE_N].map[i % STATE_N] != NULL;
+    for (int i = 0; !x->states && i < x->s->n_params * STATE_N; i++)
+        n += x->s->param[i / STATE_N].state[i % STATE_N] && !x->s->param[i / STATE_N].shared_with;
     return n;
 }
 
@@ -452,7 +500,9 @@ static int list_edit_tensors(void *ctx, struct folder_tensor **out)
         for (int k = 0; w->file[i].f->made && k < w->file[i].f->made->n; k++)
             w->file[i].f->made->part[k].tensor = -1;
     *out = xcalloc((size_t)n_tensors * STATE_N + (size_t)x->s->n_values + 1, sizeof **out);
-    n = x->states ? list_new_tensors(w, *out) : list_old_tensors(x, *out);
+    n = x->states ? list_new_tensors(w, *out) : list_old_tensors(w, *out);
+    if (n >= count_result_states(x))
+        w->sink->listed_as = x->s->layout->name;
     return n + add_buffers(x->s, *out + n);
 }
 
@@ -502,7 +552,7 @@ static void close_edit_folder(void *ctx)
 
 static struct sink *open_edit_folder(const struct sink_opts *o, struct edit *x)
 {
-    static const struct folder_ops ops = { .name = "edit",
+    static const struct folder_ops ops = { .name = MANIFEST_EDITED,
                                            .begin = begin_edit_folder,
                                            .describe = describe_changed_file,
                                            .tensors = list_edit_tensors,
@@ -514,6 +564,7 @@ static struct sink *open_edit_folder(const struct sink_opts *o, struct edit *x)
     *w = (struct edit_folder){ .x = x, .arena = arena_new(0), .zeros = -1 };
     k = folder_sink(o, &(struct folder){ .ops = &ops, .ctx = w, .overflow = ": bf16 or fp32 hold them",
                                          .by_rows = x->entries && x->states });
+    w->sink = k;
     k->o.replicas = REPLICAS_FIRST;
     k->no_optimizer = true;  /* the copies of a tied weight are changed together, so they need not be compared */
     k->no_manifest = !x->has_manifest;
