@@ -15,6 +15,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/moments.h"
 #include "libcommon/check/verify_scan.h"
@@ -45,6 +46,7 @@ struct values_check {
     char **name;
     int (*of_param)[STATE_N];   /* index of the item of each state of a parameter; -1: none */
     struct moments_whole *moments;      /* for each parameter */
+    bool *is_corrupt;           /* for each record: the report has a finding "crc" about it */
     struct twin_chunks twins;
     const struct verify_opts *o;
     struct report *r;
@@ -241,10 +243,77 @@ static void values_free(struct values_check *v)
     free(v->passed);
     free(v->item);
     free(v->of_param);
+    free(v->is_corrupt);
     for (int i = 0; i < v->s->n_params; i++)
         free(v->moments[i].run);
     free(v->moments);
     twin_chunks_free(&v->twins);
+}
+
+/* ---- records that are corrupt ---- */
+
+/*
+ * Returns the file and the byte of a finding as a key, or NULL if it has none. An error of another function is one
+ * text: "FILE: at byte N: ...".
+ */
+static const char *place_of_finding(struct arena *a, const struct finding *f)
+{
+    static const char word[] = ": at byte ";
+    const char *at = f->file ? NULL : strstr(f->text, word);
+
+    if (f->file)
+        return arena_fmt(a, "%llu %s", (unsigned long long)f->at, f->file);
+    return at ? arena_fmt(a, "%llu %.*s", strtoull(at + sizeof word - 1, NULL, 10), (int)(at - f->text), f->text)
+              : NULL;
+}
+
+/* Set v->is_corrupt from the findings "crc" of the report. */
+static void mark_corrupt_records(struct values_check *v)
+{
+    const int n = files_n_records(v->s->files);
+    struct arena *a = arena_new(0);
+    struct names *places = names_new(a);
+    int n_places = 0;
+
+    v->is_corrupt = xcalloc((size_t)n + 1, sizeof *v->is_corrupt);
+    for (int i = 0; i < report_n(v->r); i++) {
+        const struct finding *f = report_get(v->r, i);
+        const char *place = strcmp(f->code, "crc") == 0 ? place_of_finding(a, f) : NULL;
+
+        if (place)
+            names_add(places, place, n_places++);
+    }
+    for (int i = 0; n_places && i < n; i++) {
+        const struct record *rec = files_record(v->s->files, i);
+        char *place = str_fmt("%llu %s", (unsigned long long)rec->at, files_name(v->s->files, rec->file));
+
+        v->is_corrupt[i] = names_find(places, place) >= 0;
+        free(place);
+    }
+    arena_free(a);
+}
+
+/*
+ * Returns true if a record of the map is corrupt. Values that are wrong for this reason are not reported, because the
+ * record is.
+ */
+static bool is_corrupt_map(const struct values_check *v, const struct tmap *m)
+{
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++)
+            if (v->is_corrupt[m->slice[k].extent[i].record])
+                return true;
+    return false;
+}
+
+/* Returns true if a record of any state of the parameter is corrupt. */
+static bool is_corrupt_param(const struct values_check *v, const struct param *p)
+{
+    bool corrupt = is_corrupt_map(v, p->copy);
+
+    for (enum state st = 0; st < STATE_N && !corrupt; st++)
+        corrupt = is_corrupt_map(v, p->state[st]) || is_corrupt_map(v, p->tied[st]);
+    return corrupt;
 }
 
 /* ---- checks after the pass ---- */
@@ -300,12 +369,14 @@ static void check_passed_tensor(struct values_check *v, int i)
     const struct verdict_of of = verdict_of_item(v, i, what);
     const struct values counts = counts_of(p);
 
-    if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
-        report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, of.param, "%s has digest %08x, expected %08x", what,
-                   it->crc, p->param->digest[p->state]);
-    verdict_values(&of, &counts, v->r);
-    if (!p->tied)
-        verdict_replicas(&of, it->n_differ, v->o->allow_drift, v->r);
+    if (!is_corrupt_map(v, it->map)) {
+        if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
+            report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, of.param, "%s has digest %08x, expected %08x",
+                       what, it->crc, p->param->digest[p->state]);
+        verdict_values(&of, &counts, v->r);
+        if (!p->tied)
+            verdict_replicas(&of, it->n_differ, v->o->allow_drift, v->r);
+    }
     free(what);
 }
 
@@ -315,7 +386,7 @@ static void check_tied_copy(struct values_check *v, int i, const struct scan_ite
     struct stats_diff d;
 
     if (!verdict_tie_is_kept(v->passed[i].param) || !first || !first->seen ||
-        first->crc == v->item[i].crc)
+        first->crc == v->item[i].crc || is_corrupt_map(v, first->map) || is_corrupt_map(v, v->item[i].map))
         return;
     d = distance(v, first->map, v->item[i].map);
     verdict_tied(&of, &d, v->r);
@@ -383,6 +454,8 @@ static void check_weight_rounding(struct values_check *v, const struct param *p,
     if (!weights || m < 0)
         return;
     fp32 = &v->item[m];
+    if (is_corrupt_map(v, weights) || is_corrupt_map(v, fp32->map))
+        return;
     if ((b >= 0 && !v->item[b].seen) || !fp32->seen || !mismatch_can_compare(weights, fp32->map) ||
         (b >= 0 && v->item[b].crc == (weights->dtype == DTYPE_F32 ? fp32->crc : v->passed[m].rounded.acc)))
         return;
@@ -409,7 +482,7 @@ static void check_passed_tensors(struct values_check *v)
         const struct param *param = v->passed[i].param;
         int first = param ? v->of_param[param - v->s->param][v->passed[i].state] : -1;
 
-        if (v->item[i].seen && !param)
+        if (v->item[i].seen && !param && !is_corrupt_map(v, v->item[i].map))
             check_nonparam_value(v, i);
         if (!v->item[i].seen || !param)
             continue;
@@ -590,6 +663,26 @@ static void name_foreign_files(const struct source *s, int threads, struct repor
     report_free(found);
 }
 
+/* Compare samples of moments and of ranks, except those of parameters that are corrupt, and all moments. */
+static void check_moments(struct values_check *v)
+{
+    const struct mismatch_opts mo = { .moments_only = true, .threads = v->o->threads };
+    struct report *found = report_new();
+
+    mismatch_sample(v->s, &mo, found);
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+        const struct param *p = f->param ? source_param(v->s, f->param) : NULL;
+
+        if (!p || !is_corrupt_param(v, p))
+            report_add(v->r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(found);
+    for (int i = 0; i < v->s->n_params; i++)
+        if (!is_corrupt_param(v, &v->s->param[i]))
+            moments_end(&v->moments[i], v->s, v->s->param[i].name, v->r);
+}
+
 int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
@@ -599,13 +692,10 @@ int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const
     list_passed_tensors(&v);
     rc = scan_run(s, &(struct scan_list){ zip, n_zips, v.item, v.n, on_scanned_bytes, &v }, o, r, e);
     if (rc == 0) {
-        const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
-
+        mark_corrupt_records(&v);
         check_passed_tensors(&v);
         name_foreign_files(s, o->threads, r);
-        mismatch_sample(s, &mo, r);
-        for (int i = 0; i < s->n_params; i++)
-            moments_end(&v.moments[i], s, s->param[i].name, r);
+        check_moments(&v);
         check_padding(&v);
         check_manifest(&v);
         if (o->runs)

@@ -12,6 +12,7 @@
  *   bf16_master            weights that are not the rounded masters; only a warning for single elements
  *   not_finite, negative_exp_avg_sq, replicas, tied   see verdict.h
  *   padding                a warning: the padding of a flat partition is not zero
+ * If a record of a tensor is corrupt ("crc"), the tensor has none of these findings, because the record is the cause.
  * Returns -1 only with ERR_STOP; a file that cannot be read is a finding.
  */
 MUST_CHECK int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
