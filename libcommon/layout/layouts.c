@@ -19,6 +19,7 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ckpt_overlap.h"
+#include "libcommon/ckpt/empty_tensors.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/run_state.h"
@@ -937,6 +938,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     source_overlap(s, r ? r : own);
+    source_check_empty(s, r ? r : own);
     if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))
         run_state_check(s, r ? r : own);
     if (own && fail_on_error(own, s->path, e) < 0)
