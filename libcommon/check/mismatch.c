@@ -368,6 +368,28 @@ static void sample_copies(struct sampler *m)
     }
 }
 
+/*
+ * Count the invalid values of a state at KEPT_PLACES places, evenly distributed over the tensor. A state of at most
+ * KEPT_PLACES * SAMPLE elements is read as a whole.
+ */
+static void sample_kept_state(struct sampler *m, enum state st)
+{
+    enum { KEPT_PLACES = 16 };
+    const struct tmap *map = m->p->state[st];
+    const uint64_t size = map ? (uint64_t)dtype_size(map->dtype) : 0, len = size ? map->len / size : 0;
+    const uint64_t n = min_u64(SAMPLE, len), places = min_u64(KEPT_PLACES, (len + SAMPLE - 1) / SAMPLE);
+    uint8_t bytes[SAMPLE * 4];
+
+    if (n == 0 || size > 4 || !dtype_is_float(map->dtype) || !map->slice->n_extents)
+        return;
+    for (uint64_t i = 0; i < places; i++) {
+        const uint64_t first = places > 1 ? (len - n) / (places - 1) * i : 0;
+
+        if (values_read(m->s->files, map, -1, i + 1 == places ? len - n : first, n, bytes) == 0)
+            sample_values(m, st, map->dtype, bytes, n, extent_file_number(m->s, map->slice->extent));
+    }
+}
+
 static void sample_param(const struct source *s, const struct param *p, double most, const struct mismatch_opts *o,
                          struct compared_pieces *compared, struct sampled *out)
 {
@@ -380,6 +402,8 @@ static void sample_param(const struct source *s, const struct param *p, double m
         each_piece(&m, p->state[STATE_FP32], mismatch_weights_map(p), sample_weights);
     }
     each_piece(&m, p->state[STATE_EXP_AVG_SQ], p->state[STATE_EXP_AVG], sample_moments);
+    for (enum state st = 0; o->kept && st < STATE_N; st++)
+        sample_kept_state(&m, st);
 }
 
 /* ---- findings ---- */
@@ -521,7 +545,8 @@ static void report_sampled_values(const struct source *s, const struct sampled *
         for (enum state st = 0; st < STATE_N; st++) {
             const struct param *p = &s->param[i];
             struct verdict_of of = { .s = s, .param = p->name, .what = state_name(st), .map = p->state[st],
-                                     .trained = true, .severity = o->accept ? SEV_WARNING : SEV_ERROR };
+                                     .trained = p->state[STATE_EXP_AVG],
+                                     .severity = o->accept ? SEV_WARNING : SEV_ERROR };
 
             if (v[i].n_read[st]) {
                 of.n_read = v[i].n_read[st];

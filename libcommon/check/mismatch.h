@@ -50,6 +50,8 @@ struct mismatch_opts {
                                  * handles them */
     bool moments_only;          /* only compare the two moments with each other; verify checks all other values
                                  * itself */
+    bool kept;                  /* the caller does not read all values: also sample states that are compared with
+                                 * no other state */
     int threads;                /* number of threads that read; 0 = 16 */
 };
 /*

@@ -53,6 +53,8 @@ bool source_stores_any_model(const struct source *s);
  * counters, training arguments or random states.
  */
 bool source_is_model_alone(const struct source *s);
+/* Returns true if each tensor of the model is cut into pieces in several files, so that an edit writes all files. */
+bool source_has_cut_tensors(const struct source *s);
 /*
  * Check that it is known which tensors are the model's. Call it before another layout is made from the source. Returns
  * -1 with ERR_USAGE if there may be several models; the error lists their prefixes and names the option that selects

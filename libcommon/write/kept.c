@@ -14,6 +14,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/source_parts.h"
+#include "libcommon/write/file_cover.h"
 #include "libcommon/write/folder_file.h"
 
 /* ---- capabilities of the result's file system ---- */
@@ -157,22 +158,39 @@ static int share_kept_file(struct files *f, const struct kept_file *kept, const 
     return -1;
 }
 
-static void plan_kept_copy(struct kept_file *kept, const char *path, struct plan *p)
+/* The list of kept files while they are planned. */
+struct kept_planning {
+    const struct sink *k;
+    struct plan *p;
+    struct file_cover *cover;           /* NULL until a file is copied */
+};
+
+/* Plan the copy of a file. Its bytes are compared with the CRCs of the records that the file contains. */
+static void plan_kept_copy(struct kept_planning *x, struct kept_file *kept, const char *path)
 {
+    struct plan *p = x->p;
     struct files *f = plan_files(p);
     const struct record rec = { .file = kept->file, .len = files_size(f, kept->file), .name = kept->name };
+    struct tmap_slice s = {0};
+    int cap = 0;
 
-    kept->extent = (struct extent){ files_add_record(f, &rec), 0, rec.len };
-    kept->slice = (struct tmap_slice){ .len = rec.len, .n_extents = 1, .extent = &kept->extent };
+    if (!x->cover)
+        x->cover = file_cover_new(f);
+    file_cover_add(x->cover, files_add_record(f, &rec), 0, rec.len, &s, &cap);
+    kept->slice = s;
+    kept->slice.extent = arena_alloc(x->k->kept_arena, (size_t)s.n_extents * sizeof *s.extent);
+    memcpy(kept->slice.extent, s.extent, (size_t)s.n_extents * sizeof *s.extent);
+    free(s.extent);
     kept->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = rec.len, .n_slices = 1,
                                .slice = &kept->slice };
     kept->item = plan_add(p, &(struct plan_range){ .map = &kept->map, .len = rec.len, .policy = REPLICAS_FIRST,
                                                    .name = kept->name }, plan_add_sized(p, path, rec.len), 0);
 }
 
-static int plan_kept_file(const struct sink *k, struct kept_file *kept, struct plan *p, struct err *e)
+static int plan_kept_file(struct kept_planning *x, struct kept_file *kept, struct err *e)
 {
-    struct files *f = plan_files(p);
+    const struct sink *k = x->k;
+    struct files *f = plan_files(x->p);
     char *path = path_join(k->dir, kept->name), *dir = path_parent(path);
     int rc = dir_make(dir, e);
 
@@ -182,7 +200,7 @@ static int plan_kept_file(const struct sink *k, struct kept_file *kept, struct p
     if (rc == 0) {
         kept->way = KEPT_COPY;
         if (files_size(f, kept->file))
-            plan_kept_copy(kept, path, p);
+            plan_kept_copy(x, kept, path);
         else                            /* an empty file must be created here, because a plan does not create it */
             rc = files_copy(f, kept->file, path, e);
     }
@@ -197,6 +215,7 @@ int kept_plan(struct sink *k, struct plan *p, struct err *e)
 {
     struct arena *a = arena_new(0);
     struct names *written = names_new(a);
+    struct kept_planning x = { .k = k, .p = p };
     const size_t skip = strlen(k->dir) + 1;
     int rc = 0;
 
@@ -207,8 +226,9 @@ int kept_plan(struct sink *k, struct plan *p, struct err *e)
         if (names_find(written, k->kept[i]->name) >= 0)
             k->kept[i]->has_crc = false;
         else
-            rc = plan_kept_file(k, k->kept[i], p, e);
+            rc = plan_kept_file(&x, k->kept[i], e);
     }
+    file_cover_free(x.cover);
     arena_free(a);
     return rc;
 }

@@ -3,7 +3,8 @@
  *
  * Any sink can have a list of such files (struct sink), which are called kept files. The layout of the sink does not
  * describe them. A kept file shares the blocks of the source's file by a reflink, or is a hard link to it if that was
- * requested. If the file system does not allow this, an item of the plan copies its bytes.
+ * requested. If the file system does not allow this, an item of the plan copies its bytes, and compares them with the
+ * CRCs of the records that the file contains.
  *
  * A reflink is a separate file that shares blocks until one of the two is written to. A hard link is the same file
  * under another name, so a program that writes into OUT changes IN. Hard links are therefore made only on request.
@@ -25,7 +26,6 @@ struct kept_file {
     bool must_match;            /* it is an error if a copy has another CRC than `crc` */
     /* set by sink_prepare(): number of the plan item that copies the file (-1: none), and the map that it reads */
     int item;
-    struct extent extent;
     struct tmap_slice slice;
     struct tmap map;
 };

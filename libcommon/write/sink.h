@@ -98,6 +98,7 @@ struct sink {
     /* files of the source that become part of the result unchanged (kept.h); the list must outlive the sink */
     int n_kept;
     struct kept_file **kept;
+    struct arena *kept_arena;   /* for the maps of kept files that are copied; must outlive the sink */
     int n_drifted;              /* number of states whose copies differed, if no plan item counts them */
     void *priv;
 };

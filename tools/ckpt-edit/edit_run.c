@@ -28,13 +28,16 @@ static json_t *sum_json(const struct edit_sum *sum)
                      "copied", sum->n_copied, "copied_bytes", (json_int_t)sum->copied_bytes);
 }
 
-/* Append how many unchanged files were copied, cloned or linked, such as ", 12 copied". */
+/*
+ * Append how many unchanged files were copied, cloned or linked, such as ", 12 copied". Copied files are compared with
+ * their CRCs; the bytes of the others are not read.
+ */
 static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *with)
 {
     if (sum->n_reflinks)
-        strbuf_addf(sb, ", %d shared with %s by reflinks", sum->n_reflinks, with);
+        strbuf_addf(sb, ", %d shared with %s by reflinks and not read", sum->n_reflinks, with);
     if (sum->n_hard_links)
-        strbuf_addf(sb, ", %d hard links to %s", sum->n_hard_links, with);
+        strbuf_addf(sb, ", %d hard links to %s and not read", sum->n_hard_links, with);
     if (sum->n_copied)
         strbuf_addf(sb, ", %d copied", sum->n_copied);
 }
@@ -253,12 +256,12 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
 }
 
 /*
- * Fail if the source has parameters that cannot be read. This is not checked for a model folder, where files with such
- * parameters are either kept as they are, or edit_hf.c refuses to write them.
+ * Fail if the source has parameters that cannot be read. This is not checked for a model folder whose tensors
+ * are each in one file: files with such parameters are either kept as they are, or edit_hf.c refuses to write them.
  */
 static int check_unread(const struct source *s, struct err *e)
 {
-    if (source_is_model_alone(s) || s->n_unread == 0)
+    if ((source_is_model_alone(s) && !source_has_cut_tensors(s)) || s->n_unread == 0)
         return 0;
     err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' cannot be read and would be lost by the edit: %s",
              s->unread[0].name,
@@ -283,10 +286,11 @@ int run_change(struct ckptedit *j, ckptedit_change *change)
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);
+    const struct convert_check check = { .kept = true };
     int rc = -1;
 
     if (s && check_unread(s, &e) == 0 &&
-        (so.holes ? check_holes(j, r, &e) : convert_cli_check(&j->cli, s, false, r, &e)) == 0)
+        (so.holes ? check_holes(j, r, &e) : convert_cli_check(&j->cli, s, &check, r, &e)) == 0)
         rc = change_held(j, s, change, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

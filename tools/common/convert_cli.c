@@ -112,9 +112,10 @@ static int check_needed_files(struct source *s, struct report *r, struct err *e)
     return rc;
 }
 
-int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e)
+int convert_cli_check(const struct cli *cli, struct source *s, const struct convert_check *c, struct report *r,
+                      struct err *e)
 {
-    const struct mismatch_opts o = { .accept = cli->accept_mismatch, .drift = drift };
+    const struct mismatch_opts o = { .accept = cli->accept_mismatch, .drift = c->drift, .kept = c->kept };
 
     if (!cli->accept_mismatch)
         manifest_give_crcs(s);

@@ -28,13 +28,17 @@
  */
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape);
 struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
+struct convert_check {
+    bool drift;                 /* the caller handles copies that disagree */
+    bool kept;                  /* the caller copies files without looking at their values (mismatch_opts.kept) */
+};
 /*
  * Check a source that was opened with the findings `r`: its files must be those in its manifest (verify_listed()), be
- * of the same save, and have the values of a sound checkpoint (mismatch.h). Prints warnings. `drift` means that the
- * caller handles copies that disagree. Returns 0, or -1 with the first error, to which the name of the option that
- * accepts it is added, if there is one.
+ * of the same save, and have the values of a sound checkpoint (mismatch.h). Prints warnings. Returns 0, or -1 with the
+ * first error, to which the name of the option that accepts it is added, if there is one.
  */
-MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e);
+MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, const struct convert_check *c,
+                                 struct report *r, struct err *e);
 /* Check only that the source has the files in its manifest. Used if the source was opened without a report. */
 MUST_CHECK int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e);
 /*

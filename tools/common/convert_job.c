@@ -268,7 +268,8 @@ static int check_input(const struct convert_job *j, struct source *s, struct rep
 {
     if (j->listed_only)
         return convert_cli_listed(j->cli, s, e);
-    return convert_cli_check(j->cli, s, j->compares_copies || j->cli->replicas != REPLICAS_FAIL, found, e);
+    return convert_cli_check(j->cli, s, &(struct convert_check){
+        .drift = j->compares_copies || j->cli->replicas != REPLICAS_FAIL }, found, e);
 }
 
 /*

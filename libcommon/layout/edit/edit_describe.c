@@ -16,6 +16,7 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"
 #include "libcommon/plan/tmap_slice.h"
+#include "libcommon/write/file_cover.h"
 #include "libcommon/write/folder.h"
 
 struct changed_file {
@@ -35,6 +36,7 @@ struct edit_folder {
     int n;
     struct changed_file *file;
     int zeros;
+    struct file_cover *cover;           /* the records of the source's files; NULL until a file needs them */
     /* for each state of each tensor in x->states: index of its tensor in the result; -1 if it is not listed */
     int *number;
 };
@@ -56,7 +58,22 @@ static void append_slice_zeros(struct edit_folder *w, struct tmap_slice *s, int 
         append_slice_extent(s, cap, m->slice->extent[i]);
 }
 
-/* Returns a map of the bytes of `record`, a record of file f, with the changes of f applied. */
+/* Append the bytes [from, end) of a file of the source, which are in `record`. */
+static void append_old_bytes(const struct edit_folder *w, int record, uint64_t from, uint64_t end,
+                             struct tmap_slice *s, int *cap)
+{
+    const struct record *rec = files_record(w->x->s->files, record);
+
+    if (!rec->has_crc)
+        file_cover_add(w->cover, record, from, end, s, cap);
+    else if (from < end)
+        append_slice_extent(s, cap, (struct extent){ record, from - rec->at, end - from });
+}
+
+/*
+ * Returns a map of the bytes of `record`, a record of file f, with the changes of f applied. If the record has no CRC,
+ * such as one for a whole file, the bytes that stay are compared with the CRCs of the records that contain them.
+ */
 static const struct tmap *patched(struct edit_folder *w, const struct edit_file *f, int record)
 {
     const struct record *rec = files_record(w->x->s->files, record);
@@ -65,21 +82,21 @@ static const struct tmap *patched(struct edit_folder *w, const struct edit_file 
     uint64_t at = rec->at, end = rec->at + rec->len;
     int cap = 0;
 
+    if (!w->cover && !rec->has_crc)
+        w->cover = file_cover_new(w->x->s->files);
     for (int i = 0; i < f->n_runs; i++) {
         const struct edit_run *run = &f->run[i];
 
         if (run->at < at || run->at >= end)
             continue;
-        if (run->at > at)
-            append_slice_extent(&s, &cap, (struct extent){ record, at - rec->at, run->at - at });
+        append_old_bytes(w, record, at, run->at, &s, &cap);
         if (run->from.record == EDIT_ZEROS)
             append_slice_zeros(w, &s, &cap, run->len);
         else
             append_slice_extent(&s, &cap, run->from);
         at = run->at + run->len;
     }
-    if (at < end)
-        append_slice_extent(&s, &cap, (struct extent){ record, at - rec->at, end - at });
+    append_old_bytes(w, record, at, end, &s, &cap);
     *kept = s;
     kept->extent = arena_alloc(w->arena, ((size_t)s.n_extents + 1) * sizeof *s.extent);
     if (s.n_extents)
@@ -232,7 +249,7 @@ static int describe_parts(const struct edit_made *made, int file, struct folder_
             folder_add_fill(d, &(struct folder_fill){
                 .map = m, .len = m->len, .op = convert_op(m, part->of->dtype[part->state]), .name = part->of->name,
                 .to = { file, made->image ? part->storage : i, part->offset }, .param = part->of->param,
-                .state = part->state, .repeated = true, .tensor = part->tensor });
+                .state = part->state, .tensor = part->tensor });
     }
     if (made->image || b.size)
         folder_add_box(d, &b);
@@ -250,7 +267,7 @@ static void fill_chunk(const struct edit_folder *w, int file, int storage, const
     const struct edit_new *t = of->tensor < 0 ? NULL : &w->x->states->tensor[of->tensor];
     struct folder_fill f = { .map = of->map, .len = of->map->len, .op = convert_op(of->map, of->dtype),
                              .name = c->name, .to = { storage < 0 ? -1 : file, storage, 0 },
-                             .param = t ? t->param : -1, .state = of->state, .repeated = true, .tensor = -1 };
+                             .param = t ? t->param : -1, .state = of->state, .tensor = -1 };
     struct tensor_runs *part_of;
 
     if (t)
@@ -546,6 +563,7 @@ static void close_edit_folder(void *ctx)
         strbuf_free(&w->file[i].pickle);
         zip_layout_free(w->file[i].zip);
     }
+    file_cover_free(w->cover);
     arena_free(w->arena);
     free(w);
 }
@@ -583,5 +601,6 @@ struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
     k = x->rewrite ? x->rewrite->open(&own, x->rewrite->target) : open_edit_folder(&own, x);
     k->kept = x->kept;
     k->n_kept = x->n_kept;
+    k->kept_arena = x->arena;
     return k;
 }
