@@ -107,30 +107,48 @@ static int read_config(struct adapter_all *x, struct err *e)
     return check_config(x, e);
 }
 
-/*
- * Returns 1 if the pattern matches the name of a module as in peft, where it becomes "(.*\.)?(PATTERN)$" and must match
- * from the beginning. Returns 0 if it does not match, -1 with ERR_DATA if it is not a regular expression.
- */
-static int pattern_fits(const struct adapter_all *x, const char *pattern, const char *name, struct err *e)
+const json_t *adapter_config(const struct adapter *a)
 {
-    char *whole = str_fmt("^(?:.*\\.)?(?:%s)$", pattern);
+    return all_of(a)->config;
+}
+
+const char *adapter_config_path(const struct adapter *a)
+{
+    return all_of(a)->config_path;
+}
+
+int adapter_match(const struct adapter *a, const char *shown, const char *regex, const char *name, int *index,
+                  struct err *e)
+{
     int code, n = -1;
     PCRE2_SIZE at;
-    pcre2_code *rule = pcre2_compile((PCRE2_SPTR)whole, PCRE2_ZERO_TERMINATED, PCRE2_DOLLAR_ENDONLY, &code, &at, NULL);
+    pcre2_code *rule = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, PCRE2_DOLLAR_ENDONLY, &code, &at, NULL);
 
-    free(whole);
     if (rule) {
         pcre2_match_data *data = pcre2_match_data_create_from_pattern(rule, NULL);
 
         n = pcre2_match(rule, (PCRE2_SPTR)name, PCRE2_ZERO_TERMINATED, 0, 0, data, NULL);
+        if (index && n > 1)
+            *index = atoi(name + pcre2_get_ovector_pointer(data)[2]);
         pcre2_match_data_free(data);
         pcre2_code_free(rule);
     }
     if (!rule || (n < 0 && n != PCRE2_ERROR_NOMATCH)) {
-        err_data(e, x->config_path, ERR_NO_BYTE, "pattern '%s': not a regular expression that can be matched", pattern);
+        err_data(e, all_of(a)->config_path, ERR_NO_BYTE, "pattern '%s': not a regular expression that can be matched",
+                 shown);
         return -1;
     }
     return n >= 0;
+}
+
+/* Like adapter_match(). In peft, a pattern becomes "(.*\\.)?(PATTERN)$" and must match from the beginning. */
+static int pattern_fits(const struct adapter_all *x, const char *pattern, const char *name, struct err *e)
+{
+    char *whole = str_fmt("^(?:.*\\.)?(?:%s)$", pattern);
+    const int fits = adapter_match(&x->a, pattern, whole, name, NULL, e);
+
+    free(whole);
+    return fits;
 }
 
 /*
@@ -175,6 +193,20 @@ int adapter_scale(const struct adapter *a, const char *name, int64_t *r, double 
     *r = (int64_t)rank;
     *scale = json_is_true(json_object_get(x->config, "use_rslora")) ? alpha / sqrt(rank) : alpha / rank;
     return 0;
+}
+
+bool adapter_has_head(const struct adapter *a)
+{
+    static const char *const headless[] = { "SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION" };
+    const json_t *config = all_of(a)->config, *task = json_object_get(config, "task_type");
+    const json_t *class = json_object_get(json_object_get(config, "auto_mapping"), "base_model_class");
+    const char *name = json_string_value(class);
+
+    for (size_t i = 0; json_is_string(task) && i < sizeof headless / sizeof *headless; i++)
+        if (strcmp(json_string_value(task), headless[i]) == 0)
+            return false;
+    return json_is_string(task) || !name || strstr(name, "LMHead") || strstr(name, "ForCausalLM") ||
+           strstr(name, "ForConditionalGeneration");
 }
 
 bool adapter_targets(const struct adapter *a, const char *text)

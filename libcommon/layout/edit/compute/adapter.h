@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "libcommon/base/err.h"
 
 struct files;
@@ -60,6 +62,18 @@ void adapter_free(struct adapter *a);                   /* a may be NULL */
  * *scale receives alpha / r, or alpha / sqrt(r) with use_rslora. Returns -1 with ERR_DATA if a pattern is not valid.
  */
 MUST_CHECK int adapter_scale(const struct adapter *a, const char *name, int64_t *r, double *scale, struct err *e);
+/* Returns the object in adapter_config.json, and the path of that file. They belong to the adapter. */
+const json_t *adapter_config(const struct adapter *a);
+const char *adapter_config_path(const struct adapter *a);
+/*
+ * Returns 1 if the regular expression matches in `name`, 0 if not, or -1 with ERR_DATA if it is not valid; the error
+ * has the text `shown`, from which the expression was made. If `index` is not NULL, the expression has a group of
+ * digits, whose number is stored there.
+ */
+MUST_CHECK int adapter_match(const struct adapter *a, const char *shown, const char *regex, const char *name,
+                             int *index, struct err *e);
+/* Returns false if the configuration states that the adapter was made for a model without a language model's head. */
+bool adapter_has_head(const struct adapter *a);
 /* Returns true if an entry of target_parameters in the configuration ends in `text`. */
 bool adapter_targets(const struct adapter *a, const char *text);
 /*

@@ -12,6 +12,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/edit/compute/adapter.h"
+#include "libcommon/layout/edit/compute/adapter_targets.h"
 #include "libcommon/layout/edit/compute/edit_compute.h"
 #include "libcommon/plan/reader.h"
 
@@ -51,55 +52,6 @@ struct edit_adapters {
 };
 
 /* ---- find the base's parameters by the names of an adapter's modules ---- */
-
-/*
- * Returns the parameter that holds the values of p: the first name of a tied weight if p is its second name, otherwise
- * p.
- */
-static struct param *holder_of(const struct source *s, struct param *p)
-{
-    struct param *holder = p && p->shared_with ? source_param(s, p->shared_with) : NULL;
-
-    return holder ? holder : p;
-}
-
-/*
- * Find the parameter of the base for a name in an adapter. Depending on the class that saved the base, its names may
- * lack the first component, or begin with one more ("model." or "transformer.").
- */
-static struct param *find_base_param(const struct source *s, const char *name)
-{
-    static const char *const head[] = { "model.", "transformer." };
-    struct param *p = source_param(s, name);
-    const char *dot = strchr(name, '.');
-
-    if (!p && dot)
-        p = source_param(s, dot + 1);
-    for (size_t i = 0; !p && i < sizeof head / sizeof *head; i++) {
-        char *longer = str_fmt("%s%s", head[i], name);
-
-        p = source_param(s, longer);
-        free(longer);
-    }
-    return holder_of(s, p);
-}
-
-/*
- * If `name` is that of the head, which a base with tied weights does not store, returns the input embedding. Returns
- * NULL for other names, or if no embedding is found.
- */
-static struct param *find_tied_embedding(const struct source *s, const char *name)
-{
-    static const char *const tail[] = { "wte.weight", "embed_tokens.weight", "word_embeddings.weight" };
-
-    if (strcmp(name, "lm_head.weight") != 0)
-        return NULL;
-    for (int i = 0; i < s->n_params; i++)
-        for (size_t k = 0; k < sizeof tail / sizeof *tail; k++)
-            if (str_ends(s->param[i].name, tail[k]))
-                return holder_of(s, &s->param[i]);
-    return NULL;
-}
 
 /* Returns true if the model uses GPT-2's Conv1D as linear layers. Their weights are [in, out]. */
 static bool has_conv1d(const struct source *s)
@@ -201,7 +153,7 @@ static int check_factors(const struct edit_adapters *m, const struct change *c, 
 /* Add the change of the parameter `name` by the factors of a module. */
 static int add_factors(struct edit_adapters *m, struct change c, const char *name, struct err *e)
 {
-    c.p = find_base_param(m->s, name);
+    c.p = adapter_find_param(m->s, name);
     if (!c.p)
         return refuse_module(m, c.a, name, "the base has no such parameter", e);
     return check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
@@ -219,7 +171,7 @@ static struct param *find_expert(const struct source *s, const char *layer, cons
                                  int part)
 {
     char *name = str_fmt("%s%s%d.%s.weight", layer, n->room, expert, n->part[part]);
-    struct param *p = find_base_param(s, name);
+    struct param *p = adapter_find_param(s, name);
 
     free(name);
     return p;
@@ -260,7 +212,7 @@ static int add_experts(struct edit_adapters *m, struct change c, const char *lay
 
     c.two_roundings = true;
     c.expert = -1;
-    if (rc == 0 && (c.p = find_base_param(m->s, name)) != NULL) {
+    if (rc == 0 && (c.p = adapter_find_param(m->s, name)) != NULL) {
         c.n_experts = c.p->ndim == 3 ? (int)c.p->shape[0] : 0;
         rc = check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
     } else if (rc == 0) {
@@ -325,7 +277,7 @@ static int add_bias(struct edit_adapters *m, struct change c, struct err *e)
     int rc;
 
     c.kind = CHANGE_ADD_BIAS;
-    c.p = find_base_param(m->s, name);
+    c.p = adapter_find_param(m->s, name);
     if (!c.p || !shape_equal(c.p->ndim, c.p->shape, b->ndim, b->shape))
         rc = refuse_module(m, c.a, name, c.p ? "has another shape in the base" : "the base has no such parameter", e);
     else
@@ -354,7 +306,7 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
     c.two_roundings = c.transposed = module->part[ADAPTER_EMBED_A] != NULL;
     if (rc == 0 && is_conv1d(m->s, module->name))
         c.transposed = true;
-    c.p = find_base_param(m->s, name);
+    c.p = adapter_find_param(m->s, name);
     /* the router, which has another name in Mixtral's files */
     if (rc == 0 && !c.p && str_ends(module->name, ".mlp.gate")) {
         free(name);
@@ -363,7 +315,7 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
     }
     if (str_ends(module->name, ".mlp.gate") && adapter_targets(a, "gate.weight"))
         c.two_roundings = true;
-    if (rc == 0 && !c.p && (c.p = find_tied_embedding(m->s, name)) != NULL)
+    if (rc == 0 && !c.p && (c.p = adapter_find_tied_embedding(m->s, name)) != NULL)
         rc = add_tied_head(m, c, e);
     else if (rc == 0)
         rc = add_factors(m, c, name, e);
@@ -411,9 +363,9 @@ static int add_value(struct edit_adapters *m, const struct adapter *a, const str
     const struct safetensors_tensor *t = v->tensor;
     int same = 0;
 
-    c.p = find_base_param(m->s, v->name);
+    c.p = adapter_find_param(m->s, v->name);
     if (!c.p)
-        c.p = find_tied_embedding(m->s, v->name);
+        c.p = adapter_find_tied_embedding(m->s, v->name);
     if (!c.p)
         return refuse_module(m, a, v->name, "the base has no such parameter", e);
     if (v->n_rows ? c.p->ndim != 2 || t->shape[1] != c.p->shape[1]
@@ -431,16 +383,71 @@ static int add_value(struct edit_adapters *m, const struct adapter *a, const str
     return same < 0 ? -1 : 0;
 }
 
+/* Returns the adapter's whole tensor for the parameter p that has (or has not) the name of the head; NULL: none. */
+static const struct adapter_value *find_whole_value(const struct edit_adapters *m, const struct adapter *a,
+                                                    const struct param *p, bool head)
+{
+    for (int i = 0; i < a->n_values; i++) {
+        const struct adapter_value *v = &a->value[i];
+        const bool is_head = strcmp(v->name, "lm_head.weight") == 0;
+
+        if (v->n_rows == 0 && is_head == head && (is_head || adapter_find_param(m->s, v->name) == p))
+            return v;
+    }
+    return NULL;
+}
+
+/* Returns 1 if two tensors of the adapter have the same elements, 0 if not, -1 if one of them cannot be read. */
+static int is_same_value(const struct adapter *a, const struct adapter_value *v, const struct adapter_value *w,
+                         struct err *e)
+{
+    double *x = adapter_read(a, v->tensor, e), *y = x ? adapter_read(a, w->tensor, e) : NULL;
+    const size_t n = (size_t)(v->tensor->len / (uint64_t)dtype_size(v->tensor->dtype));
+    int same = shape_equal(v->tensor->ndim, v->tensor->shape, w->tensor->ndim, w->tensor->shape);
+
+    for (size_t i = 0; y && i < n && same; i++)
+        same = x[i] == y[i];
+    same = y ? same : -1;
+    free(x);
+    free(y);
+    return same;
+}
+
+/*
+ * peft replaces the embedding and the head separately, also in a model that ties them. Fail if they would then differ,
+ * because a base with tied weights has one tensor for both.
+ */
+static int check_tied_values(const struct edit_adapters *m, const struct adapter *a, struct err *e)
+{
+    struct param *p = adapter_find_param(m->s, "lm_head.weight") || !adapter_has_head(a)
+                          ? NULL : adapter_find_tied_embedding(m->s, "lm_head.weight");
+    const struct adapter_value *head = p ? find_whole_value(m, a, p, true) : NULL;
+    const struct adapter_value *table = p ? find_whole_value(m, a, p, false) : NULL;
+    int same = 1;
+
+    if (head && table)
+        same = is_same_value(a, head, table, e);
+    else if (head || table)
+        same = is_base_value(m->s, a, head ? head : table, p, e);
+    if (same == 0)
+        err_data(e, a->dir, ERR_NO_BYTE, "%s: the base has one tensor for the embedding and the head, and with this "
+                 "adapter they differ; merge it with peft's merge_and_unload(), whose result has both",
+                 head ? head->name : table->name);
+    return same == 1 ? 0 : -1;
+}
+
 /* List the changes of one adapter: first the tensors that it replaces, then the products that it adds. */
 static int add_adapter(struct edit_adapters *m, const struct adapter *a, struct report *notes, struct err *e)
 {
     for (int i = 0; i < a->n_values; i++)
         if (add_value(m, a, &a->value[i], notes, e) < 0)
             return -1;
+    if (check_tied_values(m, a, e) < 0)
+        return -1;
     for (int i = 0; i < a->n_modules; i++)
         if (add_module(m, a, &a->module[i], e) < 0)
             return -1;
-    return 0;
+    return adapter_check_targets(m->s, a, notes, e);
 }
 
 /* List the states that change: the 16-bit weights and the fp32 master weights of changed parameters. */
