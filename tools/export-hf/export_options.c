@@ -217,10 +217,10 @@ static int refuse_export_usage(struct export_job *j, const char *what)
     return -1;
 }
 
-/* Combines the marks of all options that were given. */
+/* The first option that was given of those for the export alone, and of those for the import alone. */
 struct export_given {
     struct export_job *job;
-    unsigned marks;
+    const char *exports, *imports;      /* names without "--"; NULL: none */
 };
 
 static void record_export_option(void *ctx, const struct option_given *o)
@@ -228,22 +228,31 @@ static void record_export_option(void *ctx, const struct option_given *o)
     const unsigned marks = o->group->marks | o->row->marks;
     struct export_given *g = ctx;
 
-    g->marks |= marks;
+    if ((marks & EXPORTS) && !g->exports)
+        g->exports = o->row->name;
+    if ((marks & IMPORTS) && !g->imports)
+        g->imports = o->row->name;
     /* The output depends on this option, so a resumed run must have the same one. */
     if (marks & SHAPES)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }
 
-static int check_export_options(struct export_job *j, unsigned marks)
+/* Fail with the name of an option that was given and applies only with --import, or only without it. */
+static int refuse_export_option(struct export_job *j, const char *name)
+{
+    cli_usage(&j->cli, "--%s does not apply to %s", name, j->import ? "an import (--import), which writes 3D shards"
+              : "a model folder; it is for --import, which writes 3D shards");
+    return -1;
+}
+
+static int check_export_options(struct export_job *j, const struct export_given *g)
 {
     if (!j->in || !*j->in)
         return refuse_export_usage(j, j->import ? "no HFDIR given" : "no IN given");
     if (!j->out || !*j->out)
         return refuse_export_usage(j, "no OUT given");
-    if (j->import && (marks & EXPORTS))
-        return refuse_export_usage(j, "an option of the export cannot be combined with --import");
-    if (!j->import && (marks & IMPORTS))
-        return refuse_export_usage(j, "an option of the import needs --import");
+    if (j->import ? g->exports != NULL : g->imports != NULL)
+        return refuse_export_option(j, j->import ? g->exports : g->imports);
     if (j->convert.request.ranks && (j->hf.q.per_layer || j->hf.q.format == HF_BIN))
         return refuse_export_usage(j, "--ranks cannot be combined with --per-layer or --format bin");
     if (j->target.q.stages && j->target.q.method)
@@ -276,5 +285,5 @@ int export_job_parse(struct export_job *j, int argc, char **argv)
     j->hf.q.override = j->config;
     j->hf.q.verify = j->cli.verify;
     j->hf.config = j->config_file;
-    return check_export_options(j, given.marks);
+    return check_export_options(j, &given);
 }

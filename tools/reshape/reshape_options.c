@@ -157,6 +157,9 @@ static int check_reshape_options(struct reshape_job *j)
         return refuse_reshape_usage(j, "--to hf has no --ranks; --to hfstorage --ranks N writes one file per rank");
     if (j->to == RESHAPE_TO_HFSTORAGE && !q->ranks)
         return refuse_reshape_usage(j, "--to hfstorage needs --ranks");
+    /* ds2universal ignores these options, because scripts that call ds_to_universal.py pass them. */
+    if (j->to == RESHAPE_TO_UNIVERSAL && (j->target.q.topo.tp || j->target.q.topo.pp))
+        return refuse_reshape_usage(j, "--target-tp and --target-pp do not apply to --to universal: it has no ranks");
     if (q->ranks && q->mesh_rows)
         return refuse_reshape_usage(j, "--mesh and --ranks exclude each other");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)

@@ -12,16 +12,27 @@
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/layouts.h"
 
-int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same, struct err *e)
+/*
+ * Returns the name of a given option that a folder of entries has no use for, or NULL if there is none. If source and
+ * result have the same layout, all entries are kept, so the optimizer cannot be left out.
+ */
+static const char *get_non_dcp_option(const struct write_request *q, bool renames, bool same)
 {
     const struct ds_request *d = q->shards;
+    const char *option = ds_request_option(d);
 
-    /* If source and result have the same layout, all entries are kept, so the optimizer cannot be left out. */
-    if ((d->topo.tp && !renames) || d->topo.pp || d->topo.dp || d->method || d->stages || d->balance_given ||
-        (d->vocab && !renames) || d->n_groups || d->n_set || (d->no_optimizer && same) || d->zero_moments ||
-        d->step >= 0 || d->like || q->certificate)
-        err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
-                  "another option given is for checkpoints of DeepSpeed", s->path);
+    return d->topo.tp && !renames ? "--target-tp" : d->topo.pp ? "--target-pp" : d->topo.dp ? "--target-dp" :
+           d->vocab && !renames ? "--pad-vocab-size-to" : option ? option :
+           d->no_optimizer && same ? "--drop-optimizer" : d->like ? "--like" : q->certificate ? "--certificate" : NULL;
+}
+
+int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same, struct err *e)
+{
+    const char *option = get_non_dcp_option(q, renames, same);
+
+    if (option)
+        err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed, of which only the number of ranks "
+                  "can be changed (--ranks, --mesh)", s->path, option);
     else if ((q->rules || (q->config && !q->weights_only)) && !renames)
         err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
     else if (q->mesh_rows == 0 && q->ranks == 0 && !s->layout->model_folder)

@@ -2,6 +2,7 @@
  * universal_convert.c - describe a source as one of the three universal forms
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"
@@ -51,6 +52,12 @@ static int describe_universal(struct source *s, const struct write_request *q, s
     static const struct layout_target_ops index_ops = { UNIVERSAL_OPS };
     struct universal_request *u = xcalloc(1, sizeof *u);
 
+    if (q->vocab == VOCAB_STRIP && s->config.vocab_tokens <= 0) {
+        err_usage(e, "%s: --vocab strip: the checkpoint does not record how many rows of the vocabulary are tokens; "
+                  "'ckpt-edit vocab --tokens N' removes the other rows", source_path(s));
+        free(u);
+        return -1;
+    }
     *u = (struct universal_request){ form, q->vocab, q->split };
     t->ops = form.open == universal_pt_sink ? &pt_ops : &index_ops;
     t->of = u;

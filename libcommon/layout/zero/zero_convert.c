@@ -19,12 +19,11 @@
 static const char *get_non_zero_option(const struct write_request *q)
 {
     const struct ds_request *d = q->shards;
+    const char *option = ds_request_option(d);
 
-    return d->topo.tp > 1 ? "--target-tp" : d->topo.pp > 1 ? "--target-pp" : d->method ? "--pp-partition-method" :
-           d->stages ? "--stages" : d->balance_given ? "--pp-balance" : d->vocab ? "--pad-vocab-size-to" :
-           d->n_groups ? "--groups" : d->n_set ? "--set" : d->no_optimizer && !q->weights_only ? "--drop-optimizer" :
-           d->zero_moments ? "--zero-moments" : d->step >= 0 ? "--step" : q->certificate ? "--certificate" :
-           q->mesh_rows ? "--mesh" : NULL;
+    return d->topo.tp > 1 ? "--target-tp" : d->topo.pp > 1 ? "--target-pp" : d->vocab ? "--pad-vocab-size-to" :
+           option ? option : d->no_optimizer && !q->weights_only ? "--drop-optimizer" :
+           q->certificate ? "--certificate" : q->mesh_rows ? "--mesh" : NULL;
 }
 
 /*
