@@ -163,6 +163,30 @@ enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model
     return DTYPE_F32;
 }
 
+void zero_shape_check_module(const struct zero_shape *x, const struct pk *model, const char *path,
+                             enum severity severity, struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(model, "module"), &n);
+    struct arena *a = arena_new(0);
+    struct names *there = names_new(a);
+    const char *first = NULL;
+    int n_missing = 0;
+
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pk_as_str(pair[2 * i]))
+            names_add(there, pk_as_str(pair[2 * i]), 0);
+    for (int g = 0; pair && g < x->n_groups; g++)
+        for (int i = 0; i < x->group[g].n; i++)
+            if (names_find(there, x->group[g].slot[i].name) < 0 && n_missing++ == 0)
+                first = x->group[g].slot[i].name;
+    if (first)
+        report_add(r, severity, "missing_key", path, ERR_NO_BYTE, first,
+                   "`module` has no tensor of it, and param_shapes lists it%s",
+                   n_missing > 1 ? " (and of other parameters)" : "");
+    arena_free(a);
+}
+
 /* ---- writing ---- */
 
 struct pk *zero_shape_tree(struct arena *a, const struct zero_shape *x)

@@ -236,6 +236,7 @@ void zero_model_rank(const struct pt_files_job *j)
     ds_name_check(n, j->pt, j->path, zero_mismatch(z), j->r);
     if (z->stage != 3)
         return;
+    zero_shape_check_module(&z->shape, pt_root(j->pt), j->path, zero_lost(z), j->r);
     compare_model_file(z, j);
     if (z->n_frozen == 0 || !pieces || pk_is_none(pieces))
         return;
