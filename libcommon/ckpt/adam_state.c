@@ -118,6 +118,103 @@ bool adam_is_due(const struct pk *settings)
     return pk_items(pk_get(settings, "betas"), &n) && n == 2 && pk_as_double(pk_get(settings, "eps"), &eps) && eps > 0;
 }
 
+/* ---- owners of vectors and states ---- */
+
+/* The numbers in `params` of all groups. */
+struct owned_ids {
+    int64_t *id;
+    int *group;                         /* group[i]: the group that lists id[i] */
+    int n;
+    bool listed;                        /* false: no group has `params` */
+};
+
+static struct owned_ids read_owned_ids(struct pk **group, uint32_t n_groups)
+{
+    struct owned_ids o = {0};
+    size_t cap = 0, cap_group = 0;
+
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const struct pk *params = pk_get(group[g], "params");
+        uint32_t n = 0;
+        struct pk **item = pk_items(params, &n);
+
+        o.listed |= params != NULL;
+        for (uint32_t i = 0; item && i < n; i++) {
+            ARRAY_ROOM(o.id, cap, (size_t)o.n + 1);
+            ARRAY_ROOM(o.group, cap_group, (size_t)o.n + 1);
+            if (!pk_as_int(item[i], &o.id[o.n]))
+                o.id[o.n] = -1;
+            o.group[o.n++] = (int)g;
+        }
+    }
+    return o;
+}
+
+/* Check a group of ZeRO-1, ZeRO-2 or the pipeline engine: it has one vector. */
+static void check_one_vector(const struct adam_groups *a, const struct pk *group, uint32_t g, struct report *r)
+{
+    const struct pk *params = pk_get(group, "params");
+    uint32_t n = 0;
+    struct pk **item = pk_items(params, &n);
+    int64_t id;
+
+    if (params && (!item || n != 1 || !pk_as_int(item[0], &id) || id < 0))
+        report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL,
+                   "param_groups[%u] does not name one state, its flat tensor's", g);
+}
+
+static void check_owned_ids(const struct adam_groups *a, const struct owned_ids *o, struct report *r)
+{
+    for (int i = 0; i < o->n; i++) {
+        if (a->sub_groups && (o->id[i] < 0 || o->id[i] >= a->n_vectors))
+            report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL,
+                       "param_groups[%d] lists sub-group %lld, and param_shapes has %d", o->group[i],
+                       (long long)o->id[i], a->n_vectors);
+        for (int k = 0; k < i; k++)
+            if (o->id[k] == o->id[i] && o->id[i] >= 0)
+                report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL,
+                           "param_groups[%d] and param_groups[%d] both claim optimizer state %lld", o->group[k],
+                           o->group[i], (long long)o->id[i]);
+    }
+}
+
+/* Returns true if `key`, the key of a state, is a number in `params` of a group. */
+static bool is_owned(const struct owned_ids *o, const struct pk *key)
+{
+    int64_t id;
+    bool owned = false;
+
+    for (int i = 0; i < o->n && pk_as_int(key, &id); i++)
+        owned |= o->id[i] == id;
+    return owned;
+}
+
+void adam_check_groups(const struct adam_groups *a, struct report *r)
+{
+    uint32_t n = 0, n_states = 0;
+    struct pk **group = pk_items(a->groups, &n), **state = pk_pairs(a->state, &n_states);
+    struct owned_ids o;
+
+    if (!group)
+        return;
+    o = read_owned_ids(group, n);
+    if (!a->sub_groups && (int64_t)n != a->n_vectors)
+        report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL, "%d groups in param_shapes, %u in param_groups",
+                   a->n_vectors, n);
+    if (a->sub_groups && (n == 0 || (o.listed && o.n != a->n_vectors)))
+        report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL,
+                   "%d sub-groups in param_shapes, %d in the %u groups of param_groups", a->n_vectors, o.n, n);
+    for (uint32_t g = 0; g < n && !a->sub_groups; g++)
+        check_one_vector(a, group[g], g, r);
+    check_owned_ids(a, &o, r);
+    for (uint32_t i = 0; state && i < n_states && o.listed; i++)
+        if (!is_owned(&o, state[2 * i]))
+            report_add(r, SEV_ERROR, "groups", a->path, ERR_NO_BYTE, NULL,
+                       "an optimizer state belongs to no group of param_groups");
+    free(o.id);
+    free(o.group);
+}
+
 /* ---- settings ---- */
 
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);

@@ -51,6 +51,20 @@ struct adam_step adam_find_step(const struct adam_file *a, int g, struct report 
  * would lose this state silently.
  */
 void adam_check(const struct adam_file *a, int g, struct report *r);
+/* The optimizer's groups in a file, and the number of flat vectors (groups of param_shapes) to which they belong. */
+struct adam_groups {
+    const char *path;                   /* name of the file in findings */
+    const struct pk *groups;            /* param_groups */
+    const struct pk *state;             /* the states by their numbers; NULL if the file has none */
+    int n_vectors;
+    bool sub_groups;                    /* ZeRO-3: a group has several vectors; otherwise it has one */
+};
+/*
+ * Check that every vector belongs to one group, and every state to one group. If two groups named the same state, they
+ * would share its moments; a vector without a group would lose its settings. Reports ERRORs "groups". Nothing is
+ * reported if there is no list of groups (the elastic form).
+ */
+void adam_check_groups(const struct adam_groups *a, struct report *r);
 /*
  * Returns true if a group with these settings must have both moments: the settings contain two betas and an epsilon, as
  * those of Adam and similar optimizers do.

@@ -8,6 +8,10 @@
  *   forge lie FILE      a directory that claims more bytes than the file has
  *   forge huge FILE     a string that claims 4 GB
  *   forge mend FILE     correct the CRCs of a .pt or .distcp file whose records were changed in place
+ *   forge set FILE PATH VALUE    replace or add a value in the tree of a .pt file, and write the file again
+ *   forge unset FILE PATH        remove a value
+ * PATH has the keys of dicts and the indices of lists, with a slash after each but the last: "module/wte.weight". VALUE
+ * is a whole number, or else a string.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +20,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/format/pt.h"
 #include "libcommon/format/zip.h"
 
 static void put(struct strbuf *sb, const char *bytes, size_t n)
@@ -107,6 +112,108 @@ static int mend(const char *path)
     return rc < 0;
 }
 
+/* ---- values in the tree of a .pt file ---- */
+
+/* Split the first key off `path`. Returns the rest, or NULL if it is the last key. The caller frees *key. */
+static const char *split_key(const char *path, char **key)
+{
+    const char *slash = strchr(path, '/');
+
+    *key = str_fmt("%.*s", (int)(slash ? (size_t)(slash - path) : strlen(path)), path);
+    return slash ? slash + 1 : NULL;
+}
+
+/* Returns true if `key`, the key of a dict, is `name` as a string or as a number. */
+static bool is_key(const struct pk *key, const char *name)
+{
+    char number[32];
+    int64_t v;
+
+    if (pk_as_str(key))
+        return strcmp(pk_as_str(key), name) == 0;
+    if (!pk_as_int(key, &v))
+        return false;
+    snprintf(number, sizeof number, "%lld", (long long)v);
+    return strcmp(number, name) == 0;
+}
+
+static struct pk *with_value(struct arena *a, struct pk *node, const char *path, struct pk *value);
+
+/* Returns a copy of the list in which item `at` is edited, removed if the result is NULL, or added behind the last. */
+static struct pk *list_with_value(struct arena *a, struct pk **item, uint32_t n, uint32_t at, const char *rest,
+                                  struct pk *value)
+{
+    struct pk *list = pk_list(a);
+
+    for (uint32_t i = 0; i < n || i == at; i++) {
+        struct pk *v = i != at ? item[i] : rest && i < n ? with_value(a, item[i], rest, value) : value;
+
+        if (v)
+            pk_add(a, list, v);
+    }
+    return list;
+}
+
+/* Returns `node` with the value at `path` replaced by `value`; NULL removes it. Dicts are changed in place. */
+static struct pk *with_value(struct arena *a, struct pk *node, const char *path, struct pk *value)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(node, &n), **pair;
+    char *key;
+    const char *rest = split_key(path, &key);
+    bool found = false;
+
+    if (item) {
+        node = list_with_value(a, item, n, (uint32_t)atoi(key), rest, value);
+        free(key);
+        return node;
+    }
+    pair = pk_pairs(node, &n);
+    for (uint32_t i = 0; pair && i < n && !found; i++)
+        if (is_key(pair[2 * i], key)) {
+            struct pk *v = rest ? with_value(a, pair[2 * i + 1], rest, value) : value;
+
+            found = true;
+            if (v)
+                pair[2 * i + 1] = v;
+            else
+                pk_remove(node, key);
+        }
+    if (!found && value && !rest)
+        pk_set_str(a, node, key, value);
+    free(key);
+    return node;
+}
+
+static int set_value(const char *path, const char *where, const char *value)
+{
+    struct files *files = files_new();
+    struct arena *a = arena_new(0);
+    struct err e = {0};
+    int file = files_add_path(files, path, &e), rc = -1;
+    struct pt *pt = file < 0 ? NULL : pt_open(files, file, &e);
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    char *end;
+
+    if (pt) {
+        const long long number = value ? strtoll(value, &end, 10) : 0;
+        struct pk *v = !value ? NULL : *value && !*end ? pk_int(a, number) : pk_str(a, value);
+        struct pk *root = with_value(a, pk_copy(a, pt_root(pt)), where, v);
+
+        rc = pt_build(pt_prefix(pt), root, pt, files, &bytes, &size, &e);
+    }
+    if (rc == 0)
+        rc = file_replace(path, bytes, size, &e);
+    if (rc < 0)
+        fprintf(stderr, "forge: %s\n", e.msg);
+    free(bytes);
+    pt_close(pt);
+    files_free(files);
+    arena_free(a);
+    return rc < 0;
+}
+
 int main(int argc, char **argv)
 {
     struct strbuf pickle = {0};
@@ -120,6 +227,10 @@ int main(int argc, char **argv)
     uint64_t size;
     int n;
 
+    if (argc == 5 && strcmp(argv[1], "set") == 0)
+        return set_value(argv[2], argv[3], argv[4]);
+    if (argc == 4 && strcmp(argv[1], "unset") == 0)
+        return set_value(argv[2], argv[3], NULL);
     if (argc != 3)
         return 2;
     if (strcmp(argv[1], "mend") == 0)

@@ -216,68 +216,6 @@ static void check_slice_mappings(const struct shard_job *k)
         check_mapping(k, item[g], g);
 }
 
-/* ---- owners of the states ---- */
-
-/*
- * Return the number of the group's flat tensor, which must be the only entry of `params`, or -1 if there is no entry
- * or more than one.
- */
-static int64_t state_id(const struct pk *group)
-{
-    uint32_t n = 0;
-    struct pk **item = pk_items(pk_get(group, "params"), &n);
-    int64_t id = -1;
-
-    return item && n == 1 && pk_as_int(item[0], &id) && id >= 0 ? id : -1;
-}
-
-/* Returns true if `key`, the key of a state, is the number of one of the n groups. */
-static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
-{
-    int64_t id;
-
-    for (uint32_t g = 0; g < n; g++)
-        if (pk_as_int(key, &id) && state_id(group[g]) == id)
-            return true;
-    return false;
-}
-
-/*
- * Check that every state belongs to one group, and that every group has a state of its own. If two groups named the
- * same state, they would share its moments.
- */
-static void check_owners(const struct shard_job *k)
-{
-    const struct ds_job *j = k->j;
-    const struct pk *base = pk_get(k->opt, "base_optimizer_state");
-    uint32_t n = 0, n_states = 0;
-    struct pk **group = pk_items(pk_get(base, "param_groups"), &n);
-    struct pk **state = pk_pairs(pk_get(base, "state"), &n_states);
-
-    if (!group || !state)
-        /* the elastic form: the states are a list in the order of the groups, without numbers */
-        return;
-    if ((int64_t)n != k->ref->n_groups)
-        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
-                   "%d groups in param_shapes, %u in param_groups", k->ref->n_groups, n);
-    for (uint32_t g = 0; g < n; g++) {
-        int64_t id = state_id(group[g]);
-
-        if (id < 0 && pk_get(group[g], "params"))
-            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
-                       "param_groups[%u] does not name one state, its flat tensor's", g);
-        for (uint32_t i = 0; i < g && id >= 0; i++)
-            if (state_id(group[i]) == id)
-                report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
-                           "param_groups[%u] and param_groups[%u] both claim optimizer state %lld", i, g,
-                           (long long)id);
-    }
-    for (uint32_t i = 0; i < n_states && pk_get(n ? group[0] : NULL, "params"); i++)
-        if (!is_claimed(group, n, state[2 * i]))
-            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
-                       "an optimizer state belongs to no group of param_groups");
-}
-
 /* ---- the file ---- */
 
 static bool shard_begins(struct shard_job *k)
@@ -305,6 +243,17 @@ static bool shard_begins(struct shard_job *k)
     }
     k->shard->zero_stage_1 = run_state_zero_stage(k->opt) > 0;
     return true;
+}
+
+/* Compare the groups of the inner optimizer with param_shapes. The elastic form has no groups and no numbers. */
+static void check_owners(const struct shard_job *k)
+{
+    const struct pk *base = pk_get(k->opt, "base_optimizer_state");
+    const struct adam_groups a = { k->j->path, pk_get(base, "param_groups"), pk_get(base, "state"), k->ref->n_groups,
+                                   false };
+
+    if (a.state)
+        adam_check_groups(&a, k->j->r);
 }
 
 void ds_read_shard(const struct ds_job *j)

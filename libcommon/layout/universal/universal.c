@@ -403,6 +403,26 @@ static void check_listed(const struct source *s, const struct names *listed, str
                        "is in no rank's param_shapes: it is of another checkpoint, or an mp_rank file is missing");
 }
 
+/* Compare the groups of optimizer_state.pt with param_shapes of the first mp_rank file that has some. */
+static void check_groups(const struct source *s, struct report *r)
+{
+    const struct pk *inner = pk_get(s->run.optimizer, "optimizer_state_dict");
+    struct adam_groups a = { .groups = s->run.param_groups, .state = pk_get(inner, "state"),
+                             .sub_groups = s->zero_stage == 3 };
+    uint32_t n = 0;
+
+    for (int i = 0; i < s->n_files && a.groups && s->run.optimizer_pt; i++) {
+        const struct source_file *f = &s->file[i];
+
+        if (!is_model_states_file(f) || !f->pt || !pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n) || n == 0)
+            continue;
+        a.path = pt_path(s->run.optimizer_pt);
+        a.n_vectors = (int)n;
+        adam_check_groups(&a, r);
+        return;
+    }
+}
+
 void universal_check_params(const struct source *s, struct report *r)
 {
     struct arena *a = arena_new(0);
@@ -415,6 +435,7 @@ void universal_check_params(const struct source *s, struct report *r)
         if (is_model_states_file(&s->file[i]) && s->file[i].pt)
             check_rank(s, &s->file[i], listed, r);
     check_listed(s, listed, r);
+    check_groups(s, r);
     arena_free(a);
 }
 

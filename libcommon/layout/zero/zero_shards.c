@@ -228,6 +228,15 @@ static void check_count(const struct zero_shard *k)
     }
 }
 
+static void check_groups(const struct zero_shard *k)
+{
+    const struct pk *base = adam_base(k->opt);
+    const struct adam_groups a = { k->j->path, pk_get(base, "param_groups"), pk_get(base, "state"),
+                                   k->z->shape.n_groups, k->z->stage == 3 };
+
+    adam_check_groups(&a, k->j->r);
+}
+
 static void check_recorded_paddings(const struct zero_shard *k)
 {
     const struct zero_shape *x = &k->z->shape;
@@ -355,6 +364,7 @@ void zero_shards_rank(const struct pt_files_job *j)
     k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
     for (int g = 0; g < z->shape.n_groups; g++)
         read_group_vectors(&k, adam_list_at(masters, g), g);
+    check_groups(&k);
     check_count(&k);
     check_recorded_paddings(&k);
     check_param_mappings(&k);
