@@ -10,6 +10,7 @@
  *   key E             a state file without a usable `param`
  *   shape E           states of one parameter differ, or a shape contradicts the parameter's name
  *   merge_rule W      cat_dim contradicts the parameter's name
+ *   merge_rule E      states of one parameter record different rules (cat_dim ...), or cat_dim is no dimension
  *   extra_file W      a file that no loader uses; if it is in a parameter's folder, loaders fail
  *   no_optimizer_state W  zero/optimizer_state.pt is absent (the 2022 converter wrote none)
  *   no_run_state W    no mp_rank files
@@ -41,8 +42,16 @@ struct opened {
     const struct source_opts *o;
     struct report *r;
     int *param_of;              /* [n_files]: index of the parameter whose folder holds the file; -1 if none */
+    struct arena *rules_arena;
+    struct merge_record *rules; /* [n_params]: what the first state of each parameter records */
     struct universal_zero zero; /* file is -1 if the pipeline engine saved the original checkpoint */
     struct pt_holes holes;
+};
+
+/* The entries of a state file other than its tensor: how the slices of tensor ranks were merged. */
+struct merge_record {
+    const struct pk *entries;   /* a copy of the file's dict; NULL if no state has been read */
+    const char *path;           /* the file */
 };
 
 static const char *path_of(const struct source *s, int i)
@@ -218,6 +227,59 @@ static enum merge_rule rule_of_file(const struct pk *root)
     return dim == 1 ? MERGE_CAT1 : MERGE_CAT0;
 }
 
+/* Returns the key of the first entry of `a` that differs in `b` or is not there. Returns NULL if there is none. */
+static const char *other_entry(const struct pk *a, const struct pk *b)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(a, &n);
+
+    for (uint32_t k = 0; pair && k < n; k++) {
+        const char *key = pk_as_str(pair[2 * k]);
+
+        if (key && strcmp(key, "param") != 0 && !pk_same_text(pair[2 * k + 1], pk_get(b, key)))
+            return key;
+    }
+    return NULL;
+}
+
+static void add_entry_text(const struct pk *v, struct strbuf *out)
+{
+    if (v)
+        pk_text(v, out);
+    else
+        strbuf_addf(out, "absent");
+}
+
+/*
+ * Check the entries of a state file by which loaders split its tensor, which has `ndim` dimensions. They are equal in all
+ * states of the parameter.
+ */
+static void check_merge_entries(struct opened *u, int i, const struct pk *root, int ndim)
+{
+    struct merge_record *first = &u->rules[u->param_of[i]];
+    struct strbuf text = {0};
+    const char *key;
+    int64_t dim;
+
+    if (pk_as_int(pk_get(root, "cat_dim"), &dim) && (dim < 0 || dim >= (ndim ? ndim : 1)))
+        report_add(u->r, SEV_ERROR, "merge_rule", path_of(u->s, i), ERR_NO_BYTE, u->s->param[u->param_of[i]].name,
+                   "cat_dim is %lld, the tensor has %d dimensions", (long long)dim, ndim);
+    if (!first->entries) {
+        *first = (struct merge_record){ pk_copy(u->rules_arena, root), path_of(u->s, i) };
+        return;
+    }
+    key = other_entry(first->entries, root);
+    key = key ? key : other_entry(root, first->entries);
+    if (!key)
+        return;
+    add_entry_text(pk_get(root, key), &text);
+    strbuf_addf(&text, ", and ");
+    add_entry_text(pk_get(first->entries, key), &text);
+    report_add(u->r, SEV_ERROR, "merge_rule", path_of(u->s, i), ERR_NO_BYTE, u->s->param[u->param_of[i]].name,
+               "%s is %s in %s: loaders split each state as its own file states", key, text.buf, first->path);
+    strbuf_free(&text);
+}
+
 static struct tmap *one_extent(struct arena *a, const struct pt_tensor *t)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);
@@ -271,6 +333,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         return;
     }
     p->state[st] = one_extent(u->s->arena, &t);
+    check_merge_entries(u, i, root, t.ndim);
 }
 
 static void read_step_file(struct opened *u, int i, const struct pt *pt)
@@ -548,14 +611,16 @@ static void read_universal_run_state(struct opened *u)
 int universal_pt_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                              struct report *r, struct err *e)
 {
-    struct opened u = { .s = s, .o = o, .r = r };
+    struct opened u = { .s = s, .o = o, .r = r, .rules_arena = arena_new(0) };
 
     s->layout = &universal_pt_layout;
     s->read_groups = universal_groups_read;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     list_universal_files(&u, l);
+    u.rules = arena_alloc(u.rules_arena, ((size_t)s->n_params + 1) * sizeof *u.rules);
     u.zero = universal_zero_open(s, r);
     open_universal_pt_files(&u);
+    arena_free(u.rules_arena);
     read_universal_run_state(&u);
     find_vocab(s);
     check_params(&u);
