@@ -77,8 +77,9 @@ static inline int64_t zero_piece_elems(int64_t n, int world) { return (n + world
  */
 enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model);
 /*
- * Check that `module` of the model_states file with the root `model` has an entry for every slot. In ZeRO-3 the entry is
- * an empty tensor. Reports "missing_key" for the first slot without one. Nothing is reported if the file has no `module`.
+ * Check that `module` of the model_states file with the root `model` has an entry for every slot. In ZeRO-3 the entry
+ * is an empty tensor. Reports "missing_key" for the first slot without one. Nothing is reported if the file has no
+ * `module`.
  */
 void zero_shape_check_module(const struct zero_shape *x, const struct pk *model, const char *path,
                              enum severity severity, struct report *r);

@@ -251,8 +251,8 @@ static void add_entry_text(const struct pk *v, struct strbuf *out)
 }
 
 /*
- * Check the entries of a state file by which loaders split its tensor, which has `ndim` dimensions. They are equal in all
- * states of the parameter.
+ * Check the entries of a state file by which loaders split its tensor, which has `ndim` dimensions. They are equal in
+ * all states of the parameter.
  */
 static void check_merge_entries(struct opened *u, int i, const struct pk *root, int ndim)
 {

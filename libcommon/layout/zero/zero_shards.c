@@ -254,47 +254,86 @@ static void check_recorded_paddings(const struct zero_shard *k)
     }
 }
 
+/* Returns true if the entry of a mapping is `count` elements at `start` of the rank's vector. */
+static bool is_mapped_to(const struct pk *entry, int64_t start, int64_t count)
+{
+    int64_t at = -1, n = -1;
+
+    return pk_as_int(pk_get(entry, "start"), &at) && pk_as_int(pk_get(entry, "numel"), &n) && at == start && n == count;
+}
+
 /*
- * Returns true if the positions recorded for group g (`mapping`) have the same names and values as those that follow
- * from the order of param_shapes.
+ * Compare the positions recorded for group g (`mapping`) with those that follow from the order of param_shapes. Returns
+ * the name of the first parameter that differs, or NULL.
  */
-static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
+static const char *other_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
 {
     const struct zero_group *group = &k->z->shape.group[g];
-    uint32_t n = 0, met = 0;
-    int64_t at, skip, start, count;
+    struct arena *a = arena_new(0);
+    struct names *met = names_new(a);
+    const char *other = NULL;
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(mapping, &n);
+    int64_t at, skip;
 
-    pk_pairs(mapping, &n);
-    for (int i = 0; i < group->n; i++) {
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pk_as_str(pair[2 * i]))
+            names_add(met, pk_as_str(pair[2 * i]), (int)i);
+    for (int i = 0; i < group->n && !other; i++) {
         const struct zero_slot *s = &group->slot[i];
-        int64_t elems = zero_piece(&k->z->shape, g, s, k->r, &at, &skip);
-        const struct pk *recorded = elems ? pk_get(mapping, s->name) : NULL;
+        const int64_t elems = zero_piece(&k->z->shape, g, s, k->r, &at, &skip);
+        const int found = names_find(met, s->name);
 
-        if (!elems)
-            continue;
-        if (!recorded || !pk_as_int(pk_get(recorded, "start"), &start) ||
-            !pk_as_int(pk_get(recorded, "numel"), &count) ||
-            start != at || count != elems)
-            return false;
-        met++;
+        if (elems ? found < 0 || !is_mapped_to(pair[2 * found + 1], at, elems) : found >= 0)
+            other = s->name;
     }
-    return met == n;
+    for (uint32_t i = 0; pair && i < n && !other; i++) {
+        const char *name = pk_as_str(pair[2 * i]);
+        const struct zero_slot *s;
+
+        if (!name || zero_shape_find(&k->z->shape, name, &s) != g)
+            other = name ? name : "(no string)";
+    }
+    arena_free(a);
+    return other;
+}
+
+/* Returns true if the run's configuration has round_robin_gradients, with which DeepSpeed writes other mappings. */
+static bool is_round_robin(const struct zero *z)
+{
+    const struct pk *config = pk_get(pk_get(z->root, "ds_config"), "zero_optimization");
+    int64_t on = 0;
+
+    return pk_as_int(pk_get(config, "round_robin_gradients"), &on) && on;
 }
 
 static void check_param_mappings(const struct zero_shard *k)
 {
     const struct pk *list = pk_get(k->opt, "param_slice_mappings");
+    const bool round_robin = is_round_robin(k->z);
     uint32_t n = 0;
 
-    if (k->r != 0 || k->z->stage == 3 || !pk_items(list, &n))
+    if ((k->r != 0 && round_robin) || k->z->stage == 3 || !pk_items(list, &n) ||
+        report_has(k->j->r, "other_rank", k->j->path, ERR_NO_BYTE))    /* the mappings of another rank */
         return;
-    for (int g = 0; g < k->z->shape.n_groups; g++)
-        if (!same_mapping(k, adam_list_at(list, g), g)) {
+    if ((int64_t)n != k->z->shape.n_groups)
+        report_add(k->j->r, SEV_ERROR, "groups", k->j->path, ERR_NO_BYTE, NULL,
+                   "%d groups in param_shapes, %u in param_slice_mappings", k->z->shape.n_groups, n);
+    for (int g = 0; g < k->z->shape.n_groups && g < (int)n; g++) {
+        const char *name = other_mapping(k, adam_list_at(list, g), g);
+
+        if (!name)
+            continue;
+        if (round_robin)
             report_add(k->j->r, SEV_NOTE, "mapping", k->j->path, ERR_NO_BYTE, NULL,
                        "param_slice_mappings are of another order than param_shapes (round_robin_gradients): not used; "
                        "DeepSpeed's own converter swaps tensors of this checkpoint");
-            return;
-        }
+        else
+            report_add(k->j->r, zero_lost(k->z), "mapping", k->j->path, ERR_NO_BYTE, name,
+                       "param_slice_mappings of group %d differ from param_shapes and the partition rule: DeepSpeed's "
+                       "ds_to_universal.py, which splits by them, would mix up parameters", g);
+        return;
+    }
 }
 
 /*

@@ -12,8 +12,8 @@
  *   zero_values.c  other contents of rank 0's files
  *
  * Only the order of param_shapes determines the location of a parameter. param_slice_mappings, which also record
- * locations, are not used: with round_robin_gradients DeepSpeed writes those of other tensors (docs/formats.md,
- * section 11).
+ * locations, are only compared with it: with round_robin_gradients DeepSpeed writes those of other tensors
+ * (docs/formats.md, section 11).
  *
  * Codes of findings (E error, W warning, N note; those of other folders: docs/formats.md, section 9):
  *   missing_file E        a rank's file is missing
@@ -32,7 +32,7 @@
  *   partition E           a vector's length does not fit the rule
  *   padding E             recorded padding differs from the rule
  *   param_name E, shape E, dtype E, strided E    of a tensor
- *   mapping N             param_slice_mappings differ from the order of param_shapes: not used
+ *   mapping E/N           param_slice_mappings differ from param_shapes; N: the run has round_robin_gradients
  *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
  *   twice E               a name that two groups list
