@@ -152,15 +152,15 @@ while [ $i -lt $(((flips + 7) / 8)) ]; do
 done
 check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.part' -o -name '*.job')" ]
 
-# Flip a bit after verification: --verify detects it, and nothing that depends on that backup is removed.
+# Flip a bit after verification: forget reads the copies again, detects it, and nothing that depends on that backup is removed.
 ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
 flip "$W/store/global_step20/mp_rank_00_model_states.pt" 3000 1
-check_exit "forget --verify" 1 "global_step20 is damaged; no step that has its only other copy there is removed" \
-    ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run"
-check "forget --verify: the others go, this one stays" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step40 latest" ]
-check "forget --verify: copied again" ckpt-backup copy -q --rules "$W/rules" "$W/run"
+check_exit "forget rot" 1 "global_step20 is damaged; no step that has its only other copy there is removed" \
+    ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
+check "forget rot: the others go, this one stays" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step40 latest" ]
+check "forget rot: copied again" ckpt-backup copy -q --rules "$W/rules" "$W/run"
 for s in 10 30; do ckpt-backup restore -q "$W/store" global_step$s "$W/run/global_step$s"; done
-check "forget --verify: all is as it was" same "$W/run" "$W/ref"
+check "forget rot: all is as it was" same "$W/run" "$W/ref"
 clean
 
 # In a place, an old backup is removed in favour of the newest, so these are read as well.
@@ -169,12 +169,12 @@ printf 'place last\nfull-every 10\n' >"$W/last.rules"
 ckpt-backup copy -q --rules "$W/last.rules" "$W/run" || fail "copy by rules"
 flip "$W/last/global_step40/mp_rank_00_model_states.pt" 3000 1
 echo keep-last 1 >>"$W/last.rules"
-check_exit "forget --verify in a place" 1 "global_step40 is damaged; no step that has its only other copy there is removed" \
-    ckpt-backup forget -q --verify --apply --rules "$W/last.rules" "$W/run"
-check "forget --verify in a place: the newest good one stays" [ -e "$W/last/global_step30" ]
-check "forget --verify in a place: copied again" ckpt-backup copy -q --rules "$W/last.rules" "$W/run"
-check "forget --verify in a place: sound" ckpt-backup forget -q --verify --apply --rules "$W/last.rules" "$W/run"
-check "forget --verify in a place: the newest stays" [ "$(cd "$W/last" && echo global*)" = global_step40 ]
+check_exit "forget rot in a place" 1 "global_step40 is damaged; no step that has its only other copy there is removed" \
+    ckpt-backup forget -q --apply --rules "$W/last.rules" "$W/run"
+check "forget rot in a place: the newest good one stays" [ -e "$W/last/global_step30" ]
+check "forget rot in a place: copied again" ckpt-backup copy -q --rules "$W/last.rules" "$W/run"
+check "forget rot in a place: sound" ckpt-backup forget -q --apply --rules "$W/last.rules" "$W/run"
+check "forget rot in a place: the newest stays" [ "$(cd "$W/last" && echo global*)" = global_step40 ]
 rm -rf "$W/last" "$W/last.rules"
 
 # ---- still being written ----
@@ -278,7 +278,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
     done
     # A step changes between its check and its removal: it is saved again, or `latest` names it.
     ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
-    $shim BADIO_SLOW=300 ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run" 2>"$W/said" & pid=$!
+    $shim BADIO_SLOW=300 ckpt-backup forget -q --apply --rules "$W/rules" "$W/run" 2>"$W/said" & pid=$!
     until [ -n "$(find "$W/store/.ckpt-backup" -name '*.part')" ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
     touch "$W/run/global_step30/mp_rank_00_model_states.pt"
     echo global_step20 >"$W/run/latest"
@@ -336,7 +336,7 @@ cp -r "$W/ref/." "$W/run"; clean
 check "a mount: copied by rules" ckpt-backup copy -q --rules "$W/rules" "$W/run"
 if mount --bind "$W/run/global_step20" "$W/store/global_step20" 2>/dev/null; then
     check_exit "a mount of the run's files is no copy" 1 "global_step20: has the same inodes as global_step20 in" \
-        ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run"
+        ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
     check "a mount: the step stays" same "$W/run/global_step20" "$W/ref/global_step20"
     umount "$W/store/global_step20"
 else

@@ -17,6 +17,7 @@ struct backup {
     enum backup_form form;      /* the form in which copy, tar or weights stores the backup */
     const char *rules;          /* value of --rules; NULL if it was not given */
     bool apply;                 /* --apply was given */
+    bool trust_receipts;        /* --trust-receipts was given */
     bool pack;                  /* --pack was given */
     bool weights_only;          /* --weights-only was given */
     bool any;                   /* --any was given */

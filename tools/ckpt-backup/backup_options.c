@@ -12,11 +12,13 @@ static const struct option_row rows[] = {
     { "pack", .help = "store the copy as one losslessly compressed file (copy)", FIELD(pack), .marks = CMD_COPY },
     { "any", .help = "copy a folder of any files. The copy is compared byte by byte, but no check is made that the "
                      "files form a checkpoint (copy)", FIELD(any), .marks = CMD_COPY },
-    { "apply", .help = "remove the steps that may be removed; without this option they are only listed (forget)",
+    { "apply", .help = "remove the steps that may be removed; the backups of a step are read again before, and if one "
+                       "is damaged, the step is kept. Without this option the steps are only listed (forget)",
       FIELD(apply), .marks = CMD_FORGET },
-    { "verify", .help = "read the backups of a step again before the step is removed; if one is damaged, keep the step "
-                        "(forget)", FIELD(cli.verify),
-      .marks = CMD_FORGET },
+    { "trust-receipts", .help = "with --apply: do not read the backups again; damage since they were last verified is "
+                                "not noticed (forget)", FIELD(trust_receipts), .marks = CMD_FORGET },
+    { "verify", .help = "with --apply: read the backups again before a step is removed, which is the default (forget)",
+      FIELD(cli.verify), .marks = CMD_FORGET },
     { "weights-only", .help = "omit the optimizer states, as the command weights does (copy)", FIELD(weights_only),
       .marks = CMD_COPY },
     { "dry-run", 'n', .help = "print what would be copied (copy, tar, weights) or removed (forget), and change nothing",

@@ -197,7 +197,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
 {
     const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
     char *path = survey_tag_path(s, a->step);
-    int rc = b->cli.verify ? read_again(b, s, a, e) : 0;
+    int rc = b->trust_receipts ? 0 : read_again(b, s, a, e);
 
     if (rc == 0 && a->place == DUE_RUN)
         rc = survey_check_step(s, a->step, e) < 0 ? -1 : remove_tag(path, e);
@@ -237,17 +237,20 @@ int cmd_forget(struct backup *b)
     struct err e = {0};
     int rc, n_done = 0, n_wait = 0;
 
+    if (b->cli.verify && b->trust_receipts)
+        return cli_usage(&b->cli, "--verify and --trust-receipts exclude each other");
     if (survey_open(&s, b, b->apply, &e) < 0)
         return cli_fail(&b->cli, &e);
     warn_latest(b, &s);
     survey_warn_newer(&s, b);
+    if ((b->cli.verify || b->trust_receipts) && !b->apply)
+        cli_warn(&b->cli, "%s has no effect without --apply; no backup was read, and damage was not looked for",
+                 b->trust_receipts ? "--trust-receipts" : "--verify");
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
-    if (b->cli.verify && !b->apply)
-        cli_warn(&b->cli, "--verify has no effect without --apply; no backup was read, and damage was not looked for");
     rc = forget_all(b, &s, &n_done);
     cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
-             b->apply || n_done == 0 ? "" : "; --apply removes them");
+             b->apply || n_done == 0 ? "" : "; --apply reads their backups again and removes them");
     rc = s.incomplete ? EXIT_BAD : rc;
     survey_close(&s);
     return rc;
