@@ -91,10 +91,16 @@ ISA_base       := $(if $(filter demo,$(B)),-O2 -march=native)
 ISA_avx2       := -march=x86-64-v3
 ISA_avx512     := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
+# The files that use instructions of avx512bf16. All others have the same code in the set avx512, so their objects are
+# copies of it whose names are changed.
+KERNEL_BF16 := $(shell grep -lE 'PANEL_PAIRS|AVX512BF16' $(KERNEL_EACH))
+KERNEL_COPY := $(if $(filter avx512bf16,$(ISA_LIST)),$(filter-out $(KERNEL_BF16),$(KERNEL_EACH)))
+OBJCOPY ?= objcopy
 KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:%.c=$(O)/%.$(i).o))
 # Whether an element lies in a vector loop's body or tail must not change its bits: no contraction.
-# A loop that clang leaves as it is, is slower, not wrong.
-KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math \
+# A loop that clang leaves as it is, is slower, not wrong. -g1: lines and functions for backtraces, but no variables,
+# which take a fifth of the time.
+KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3 -g1) -ffp-contract=off -fno-math-errno -fno-trapping-math \
                  -Wno-pass-failed
 KERNELS   := $(O)/libkernels.a
 # What the converters' command lines share.
@@ -172,11 +178,19 @@ $(O)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(O)/flags
 	$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $(KERNEL_CFLAGS) $(ISA_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISA_LIST),$(eval $(call isa_rule,$(i))))
+$(KERNEL_COPY:%.c=$(O)/%.avx512bf16.o): %.avx512bf16.o: %.avx512.o
+	$(call say,COPY,$@)
+	$(Q)nm -g $< | sed -n 's/^.* \([A-Za-z0-9_]*\)_avx512$$/\1_avx512 \1_avx512bf16/p' >$@.names
+	$(Q)$(OBJCOPY) --redefine-syms=$@.names $< $@
 
+# The code of the kernels does not depend on -O, which is for the host's code. A file of CUDA_HOST has no kernels.
+CUDA_HOST  := $(patsubst %,$(O)/kernels/cuda/%.o,device gemm_lt nccl open)
+NVCC_FLAGS  = -O1 $(CUDA_ARCH)
+$(CUDA_HOST): NVCC_FLAGS = -O2 -x c++
 $(O)/kernels/cuda/%.o: kernels/cuda/%.cu $(O)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -I. -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -I. -std=c++17 $(NVCC_FLAGS) -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
 
 # What it needs of libcommon/base it finds in the program that loads it. nvcc takes no -Wl,-z,now: it cuts at commas.
 comma := ,

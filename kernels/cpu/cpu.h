@@ -4,6 +4,8 @@
  * cpu_open.c, threads.c, cpu_device.c and amx.c are compiled once. Every other file is compiled once per instruction
  * set (ISA = base, avx2, avx512, avx512bf16, with a matching -march). Plain loops thus become vector code for each
  * machine, and cpu_open.c selects one whole set of functions at start. ISA_NAME() keeps the function names distinct.
+ * Only gemm.c and panels.c use instructions of avx512bf16 (PANEL_PAIRS): the other objects of this set are those of
+ * avx512 with changed names.
  *
  * All files are compiled with -ffp-contract=off, so that multiply and add are fused only where the code uses MADD().
  * Otherwise the bits of an element could depend on whether the body or the tail of a vector loop processes it.

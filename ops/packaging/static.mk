@@ -21,7 +21,8 @@ STATIC_CPU_x86_64 := -march=x86-64-v2
 STATIC_CFLAGS = $(STATIC_CPU_$(ARCH)) -ffunction-sections -fdata-sections -ffile-prefix-map=$(CURDIR)=. \
                 -isystem $(STATIC_PRE)/include -isystem $(STATIC_SYS)/include -isystem $(STATIC_SYS)/include/$(STATIC_HOST)
 STATIC_MAKE   = +$(MAKE) --no-print-directory STATIC=$(ARCH) ARCH=$(ARCH) B=release O=$(STATIC_DIR)/obj COMMIT='$(COMMIT)' CUDA=0 PKGS= \
-                CC='$(if $(findstring ccache,$(CC)),ccache )$(STATIC_HOST)-gcc' AR=$(STATIC_HOST)-ar CFLAGS='$(STATIC_CFLAGS)' \
+                CC='$(if $(findstring ccache,$(CC)),ccache )$(STATIC_HOST)-gcc' AR=$(STATIC_HOST)-ar OBJCOPY=$(STATIC_HOST)-objcopy \
+                CFLAGS='$(STATIC_CFLAGS)' \
                 LDFLAGS='-static -Wl,--gc-sections -Wl,--build-id=none ' LIBS='$(STATIC_LIBS)' \
                 ISA_LIST='base$(if $(filter x86_64,$(ARCH)), avx2 avx512 avx512bf16)'
 
