@@ -638,15 +638,17 @@ void pt_check_classes(const struct pt *pt, const char *file_name, struct report 
     check_opaque_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
 }
 
-static void check_pt_unread(const struct pt *pt, const char *file_name, struct report *r)
+static void check_pt_unread(const struct pt *pt, const char *file_name, bool dtensors, struct report *r)
 {
+    const struct pk *ignored;
+
     for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
         const struct pk *v = pt->tree.act[i];
         struct strbuf what = {0};
 
         /* If v is any other value, pt_check_classes() has already reported its class. */
         if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
-            pt_unread(pt, v, &what))
+            !(dtensors && pt_kind_dtensor(v, &ignored, &ignored, &ignored)) && pt_unread(pt, v, &what))
             report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);
         strbuf_free(&what);
     }
@@ -661,12 +663,22 @@ void pt_check_container(const struct pt *pt, struct files *f, int file, struct r
         report_add_err(r, "read", &e);
 }
 
-void pt_check(const struct pt *pt, struct files *f, int file, struct report *r)
+static void check_all_but_dtensors(const struct pt *pt, struct files *f, int file, bool dtensors, struct report *r)
 {
     pt_check_classes(pt, files_name(f, file), r);
-    check_pt_unread(pt, files_name(f, file), r);
+    check_pt_unread(pt, files_name(f, file), dtensors, r);
     pt_check_container(pt, f, file, r);
     zip_check_crcs(pt->zip, f, file, r);
+}
+
+void pt_check(const struct pt *pt, struct files *f, int file, struct report *r)
+{
+    check_all_but_dtensors(pt, f, file, false, r);
+}
+
+void pt_check_rank_file(const struct pt *pt, struct files *f, int file, struct report *r)
+{
+    check_all_but_dtensors(pt, f, file, true, r);
 }
 
 enum { UNREAD_VISITS = 1 << 20, UNREAD_DEPTH = 64 };

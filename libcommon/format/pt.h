@@ -72,6 +72,21 @@ bool pt_has_new_tree(const struct pt *pt);
  */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
 /*
+ * A DTensor: a tensor that is cut over the ranks of a mesh, and the part of it that a rank holds, which is elements
+ * at[d] to at[d] + len[d] - 1 in each dimension d.
+ */
+struct pt_dtensor {
+    int ndim;
+    int64_t shape[PT_MAX_DIM], at[PT_MAX_DIM], len[PT_MAX_DIM];
+    struct pt_tensor local;             /* the part, whose shape is len[] */
+    int64_t rank;                       /* number of the rank that saved it; -1 if unknown */
+};
+/*
+ * If v is a DTensor of this file, fill *d and return true. *why is then NULL, or the reason why *d is not valid: a
+ * partial sum, a mesh or a placement of an unknown form, or a part that does not have the shape that they give.
+ */
+bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, const char **why);
+/*
  * Returns true if v contains or represents a tensor that pt_tensor() cannot read. A description is then appended to
  * `what`, such as "a sparse tensor: save it after .to_dense()". NumPy arrays count as plain values.
  */
@@ -98,6 +113,8 @@ void pt_check_container(const struct pt *pt, struct files *f, int file, struct r
  * storage, and each tensor of a special class, that pt_tensor() cannot read.
  */
 void pt_check(const struct pt *pt, struct files *f, int file, struct report *r);
+/* Do the same for the file of a rank: the DTensors in it are parts, which the caller reads by pt_dtensor(). */
+void pt_check_rank_file(const struct pt *pt, struct files *f, int file, struct report *r);
 /* Returns true if pt_check_classes() reports an ERROR for the opaque node. */
 bool pt_refuses_class(const struct pk *v);
 /* Do the same as pt_check_classes() for a pickle that is not part of a .pt file. */

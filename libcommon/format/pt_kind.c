@@ -88,11 +88,8 @@ static bool is_dtensor(const struct pk *v)
            arg(v, 2)->type == PK_TUPLE && arg(v, 2)->n > 2;
 }
 
-/*
- * Return an attribute from the state of an object, or NULL if there is none. The state is a dict; an object with slots
- * has a pair of dicts. The object itself may be passed instead of its state.
- */
-static const struct pk *attribute(const struct pk *state, const char *key)
+/* The state of an object is a dict; an object with slots has a pair of dicts. */
+const struct pk *pt_kind_attribute(const struct pk *state, const char *key)
 {
     const struct pk *found = NULL;
 
@@ -112,7 +109,7 @@ static const struct pk *attribute(const struct pk *state, const char *key)
  */
 static bool has_no_partial(const struct pk *spec)
 {
-    const struct pk *placements = attribute(spec, "placements"), *g;
+    const struct pk *placements = pt_kind_attribute(spec, "placements"), *g;
     uint32_t n = 0;
     struct pk **item = placements ? pk_items(placements, &n) : NULL;
 
@@ -137,7 +134,21 @@ static bool same_size(const struct pk *a, const struct pk *b)
 
 static const struct pk *local_of(const struct pk *v)
 {
-    return attribute(arg(v, 3), "_local_tensor");
+    return pt_kind_attribute(arg(v, 3), "_local_tensor");
+}
+
+bool pt_kind_dtensor(const struct pk *v, const struct pk **size, const struct pk **local, const struct pk **spec)
+{
+    if ((is_call(v, "torch._utils", "_rebuild_parameter") ||
+         is_call(v, "torch._utils", "_rebuild_parameter_with_state")) &&
+        v->args->n >= 2)
+        v = arg(v, 0);
+    if (!is_dtensor(v))
+        return false;
+    *size = arg(v, 2)->item[2];
+    *local = local_of(v);
+    *spec = pt_kind_attribute(arg(v, 3), "_spec");
+    return true;
 }
 
 /* Return the local tensor of DTensor v if it holds all values of the whole tensor, else NULL. */
@@ -147,7 +158,7 @@ static const struct pk *whole_dtensor(const struct pk *v)
     const struct pt_call c = pt_kind_call(local);
 
     return c.args && c.args->n > 2 && same_size(c.args->item[2], arg(v, 2)->item[2]) &&
-                   has_no_partial(attribute(arg(v, 3), "_spec"))
+                   has_no_partial(pt_kind_attribute(arg(v, 3), "_spec"))
                ? local
                : NULL;
 }
@@ -228,7 +239,8 @@ static void name_dtensor(const struct pk *v, struct strbuf *what)
     add_size(what, c.args && c.args->n > 2 ? c.args->item[2] : NULL);
     strbuf_addf(what, " of a DTensor ");
     add_size(what, arg(v, 2)->item[2]);
-    strbuf_addf(what, ": save it after .full_tensor(), or by torch.distributed.checkpoint");
+    strbuf_addf(what, ": name the folder of all ranks' files, or save it after .full_tensor() or by "
+                "torch.distributed.checkpoint");
 }
 
 static bool name_of_call(const struct pk *v, struct strbuf *what)

@@ -36,6 +36,15 @@ const char *pt_kind_flaw(const struct pt_call *c);
  */
 const struct pk *pt_kind_unwrap(const struct pk *v);
 /*
+ * Get the parts of a pickled DTensor: the size of the whole tensor, this rank's tensor (NULL if it is missing), and the
+ * DTensorSpec. Returns false if v is no DTensor.
+ */
+bool pt_kind_dtensor(const struct pk *v, const struct pk **size, const struct pk **local, const struct pk **spec);
+/*
+ * Return an attribute of an object, or NULL if there is none. The object's state may be passed instead of the object.
+ */
+const struct pk *pt_kind_attribute(const struct pk *state, const char *key);
+/*
  * Describe a value that contains or represents a tensor that cannot be read. After pt_kind_unwrap(), v must not be a
  * call for which pt_kind_flaw() returns NULL. Appends a text such as "a sparse tensor
  * (torch._utils._rebuild_sparse_tensor)". Returns false if v contains no tensor.

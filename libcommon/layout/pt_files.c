@@ -103,7 +103,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         add_unreadable(o, o->r, &e);
         return;
     }
-    pt_check(j.pt, j.files, sf->file, o->r);
+    (o->rank_files ? pt_check_rank_file : pt_check)(j.pt, j.files, sf->file, o->r);
     o->read(&j);
     sf->pt = keep ? j.pt : NULL;
     if (!keep)

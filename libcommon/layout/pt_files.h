@@ -35,6 +35,7 @@ struct pt_files {
      * order of the list.
      */
     void (*renumber)(void *ctx, int file, int base);
+    bool rank_files;            /* the DTensors in the files are parts that read() or the caller joins */
     bool holes;                 /* report a file that cannot be opened as a warning instead of an error */
     /* result: the files have more records than any checkpoint has, so the caller's open must fail */
     bool too_many;

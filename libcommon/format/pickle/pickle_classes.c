@@ -58,6 +58,17 @@ static const struct pickle_known known[] = {
     {"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata", USE_OBJ},
     {"megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan", USE_OBJ},
     {"torch.serialization", "_get_layout", USE_CALL},
+    {"torch._utils", "_rebuild_wrapper_subclass", USE_VALUE},
+    {"torch.distributed.tensor", "DTensor", USE_VALUE},
+    {"torch.distributed.tensor._dtensor_spec", "DTensorSpec", USE_OBJ},
+    {"torch.distributed.tensor._dtensor_spec", "TensorMeta", USE_OBJ | USE_NAMED},
+    {"torch.distributed.tensor._dtensor_spec", "ShardOrderEntry", USE_OBJ | USE_NAMED},
+    {"torch.distributed.tensor.placement_types", "Shard", USE_OBJ},
+    {"torch.distributed.tensor.placement_types", "Replicate", USE_OBJ},
+    {"torch.distributed.tensor.placement_types", "_StridedShard", USE_OBJ},
+    {"torch.distributed.device_mesh", "DeviceMesh", USE_OBJ},
+    {"torch.distributed._mesh_layout", "_MeshLayout", USE_OBJ},
+    {"torch.distributed._mesh_layout", "_FlatLayout", USE_OBJ},
     {"pathlib", "PosixPath", USE_CALL},
 };
 
@@ -173,7 +184,7 @@ bool pickle_is_opaque(const struct pk *v)
     switch (v->type) {
     case PK_GLOBAL: return !(pickle_uses(v) & (USE_VALUE | USE_ENUM));
     case PK_CALL:   return !known_call(v);
-    case PK_OBJ:    return !(pickle_uses(v->fn) & USE_OBJ) || v->args->n != 0;
+    case PK_OBJ:    return !(pickle_uses(v->fn) & USE_OBJ) || (v->args->n != 0 && !(pickle_uses(v->fn) & USE_NAMED));
     default:        return false;
     }
 }
