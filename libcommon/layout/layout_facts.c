@@ -50,4 +50,8 @@ const struct layout torchdist_layout = {
     .manifest_writer = "reshape --ranks N IN OUT",
 };
 
+const struct layout fsdp_layout = {
+    .name = "fsdp", .any_model = true, .manifest_writer = "reshape --to dcp --ranks N IN OUT",
+};
+
 const struct layout single_file_layout = { .name = "pt" };

@@ -205,6 +205,7 @@ static const struct {
     { &deepspeed_layout, ds_name_marks, NULL, deepspeed_source_open },
     { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },
     { &dcp_layout, dcp_marks, NULL, dcp_source_open },
+    { &fsdp_layout, fsdp_marks, NULL, fsdp_source_open },
     { &hf_layout, hf_marks, NULL, hf_files_source_open },
     { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
 };

@@ -14,12 +14,6 @@ static bool is_adapter(const char *name)
     return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
 }
 
-/* Returns true for the names of verl's and SkyRL's files, such as model_world_size_2_rank_0.pt. */
-static bool is_rank_pickle(const char *name)
-{
-    return str_starts(name, "model_world_size_") && strstr(name, "_rank_") && str_ends(name, ".pt");
-}
-
 /*
  * Returns true if `name` has the legacy Megatron form mp_rank_TT[_PPP[_EEE]], as the name of a folder or of a file
  * inside it.
@@ -84,8 +78,6 @@ static const struct other_kind_row {
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
-    { is_rank_pickle, true, "FSDP2's state as verl and SkyRL save it, a pickle for each rank: python -m "
-      "verl.model_merger merge --backend fsdp --local_dir IN --target_dir OUT makes a model folder of it" },
     { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch): Megatron-LM writes it as "
       "torch_dist, which can be read, with --ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
     { is_meta, true, "Meta's own form of Llama (consolidated.*.pth): "

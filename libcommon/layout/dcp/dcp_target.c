@@ -290,7 +290,7 @@ static bool is_engine_key(const char *name)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0)
             return true;
-    return str_starts(name, "optimizer.");
+    return str_starts(name, "optimizer.") || (str_starts(name, "optim.state.") && str_ends(name, ".step"));
 }
 
 static void add_values(struct dcp_target *t, struct report *notes)

@@ -1,0 +1,81 @@
+/*
+ * fsdp.h - folders in which each rank of an FSDP2 run saved its own pickles (docs/formats.md, section 16), as verl and
+ * SkyRL write them
+ *
+ *   model_world_size_<N>_rank_<R>.pt         OrderedDict: name -> DTensor, or a plain tensor, which all ranks have
+ *   optim_world_size_<N>_rank_<R>.pt         torch's optimizer.state_dict(), whose parameters are numbered
+ *   extra_state_world_size_<N>_rank_<R>.pt   schedule, random states
+ *   fsdp_config.json                         {"FSDP_version": 2, "world_size": N}
+ *   huggingface/                             config.json and tokenizer
+ *
+ * Codes of findings:
+ *   missing_file E   a rank has no file of a kind that other ranks have
+ *   ranks E          fsdp_config.json states another number of ranks than the names of the files, or a file is that of
+ *                    another rank than its name states
+ *   no_optimizer W   there are no files of the optimizer
+ *   names E          a rank lists other tensors than rank 0
+ *   unread E         a tensor cannot be put together: the reason is given
+ *   optimizer E      its parameters cannot be assigned to names, or it is that of FSDP version 1; W: it has no state of
+ *                    a parameter
+ *   step E           the step of a parameter is not a whole number; W: parameters have different steps
+ *   groups E         ranks have different settings of the optimizer
+ */
+#ifndef SHARDKIT_LAYOUT_FSDP_H
+#define SHARDKIT_LAYOUT_FSDP_H
+
+#include "libcommon/ckpt/source_parts.h"
+#include "libcommon/format/pt.h"
+
+struct report;
+struct source;
+struct source_listing;
+struct source_opts;
+
+enum fsdp_kind { FSDP_MODEL, FSDP_OPTIM, FSDP_EXTRA, FSDP_KINDS };
+
+/* A folder that is being opened. */
+struct fsdp {
+    struct source *s;
+    const struct source_listing *l;
+    const struct source_opts *o;
+    struct report *r;
+    int world;                          /* number of ranks */
+    int *file[FSDP_KINDS];              /* [world]: index in s->file, or -1 */
+    bool version_1;                     /* fsdp_config.json states FSDP version 1 */
+};
+
+/* Returns the open file of a rank, or NULL if it is missing or could not be opened. */
+const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank);
+/*
+ * A tensor that is put together from the values v[rank] in the files of all ranks. `map` is NULL if it cannot be, and
+ * `why` then gives the reason.
+ */
+struct fsdp_tensor {
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    struct tmap *map;
+    const char *why;
+};
+/*
+ * Put a tensor together. Parts that several ranks hold are copies, which must agree: the map then has one slice for
+ * each copy of the whole tensor.
+ */
+struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const struct pk *const *v);
+/* Report that tensor `name` is not read, unless t->map is set. Returns true if it is set. */
+bool fsdp_is_joined(const struct fsdp *x, const char *name, const struct fsdp_tensor *t);
+/*
+ * Returns true if the first DTensor in v, a dict or one of dicts, was saved by this rank or by an unknown one.
+ * Otherwise reports that the file has another rank's name.
+ */
+bool fsdp_is_of_rank(const struct fsdp *x, enum fsdp_kind kind, int rank, const struct pk *v);
+/* Add a value to the source. */
+void fsdp_add_value(const struct fsdp *x, const struct source_value *v);
+
+/*
+ * Read the states of the optimizer into the parameters and values of the source, and its groups. name[0] to name[n - 1]
+ * are the names of the model's parameters in their order, which the numbers of the optimizer count.
+ */
+void fsdp_read_optimizer(const struct fsdp *x, const char *const *name, int n);
+
+#endif

@@ -1,0 +1,220 @@
+/*
+ * fsdp_join.c - put a tensor together from the parts that ranks hold
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/tile.h"
+#include "libcommon/layout/fsdp/fsdp.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* Maximum number of runs of a part that is not contiguous in its storage. */
+enum { RUNS_MAX = 1 << 20 };
+
+const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank)
+{
+    return x->file[kind][rank] < 0 ? NULL : x->s->file[x->file[kind][rank]].pt;
+}
+
+/* A part of a tensor, and where its bytes are stored. */
+struct fsdp_part {
+    int64_t at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
+    int ndim, rank, n_extents;
+    struct extent *extent;
+};
+
+/* Fill *p with the part of the tensor that a rank holds, and *t with the whole. Returns a reason if that fails. */
+static const char *find_part(const struct fsdp *x, const struct pt *pt, const struct pk *v, struct fsdp_tensor *t,
+                             struct fsdp_part *p)
+{
+    struct pt_dtensor d;
+    const char *why = NULL;
+
+    if (!pt || !v)
+        return "a rank does not have it";
+    if (!pt_dtensor(pt, v, &d, &why)) {
+        memset(&d, 0, sizeof d);
+        if (!pt_tensor(pt, v, &d.local))
+            return "it is no tensor that can be read";
+        d.ndim = d.local.ndim;
+        memcpy(d.shape, d.local.shape, sizeof d.shape);
+        memcpy(d.len, d.local.shape, sizeof d.len);
+    }
+    if (why)
+        return why;
+    t->dtype = d.local.dtype;
+    t->ndim = d.ndim;
+    memcpy(t->shape, d.shape, sizeof t->shape);
+    p->ndim = d.ndim;
+    memcpy(p->at, d.at, sizeof p->at);
+    memcpy(p->len, d.len, sizeof p->len);
+    p->extent = tile_runs(x->s->arena, &d.local, RUNS_MAX, &p->n_extents);
+    return p->extent ? NULL : "its elements are scattered over its storage";
+}
+
+static int by_part_place(const void *a, const void *b)
+{
+    const struct fsdp_part *x = a, *y = b;
+
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->at[d] != y->at[d])
+            return x->at[d] < y->at[d] ? -1 : 1;
+        if (x->len[d] != y->len[d])
+            return x->len[d] < y->len[d] ? -1 : 1;
+    }
+    return x->rank - y->rank;
+}
+
+static bool is_same_part(const struct fsdp_part *x, const struct fsdp_part *y)
+{
+    for (int d = 0; d < x->ndim; d++)
+        if (x->at[d] != y->at[d] || x->len[d] != y->len[d])
+            return false;
+    return true;
+}
+
+/* Returns the number of copies of each part, or -1 if parts have different numbers of copies. The parts are sorted. */
+static int count_copies(const struct fsdp_part *p, int n)
+{
+    int copies = 0;
+
+    for (int i = 0, k; i < n; i = k) {
+        for (k = i; k < n && is_same_part(&p[i], &p[k]);)
+            k++;
+        if (copies && k - i != copies)
+            return -1;
+        copies = k - i;
+    }
+    return copies;
+}
+
+/* Returns the map of copy number `which` of the tensor, or NULL with the reason in t->why. */
+static struct tmap *join_copy(const struct fsdp *x, struct fsdp_tensor *t, const struct fsdp_part *p, int n, int copies,
+                              int which)
+{
+    struct tile_chunk *chunk = xcalloc((size_t)n / (size_t)copies + 1, sizeof *chunk);
+    struct tile_flaw flaw;
+    struct tmap *m;
+
+    for (int i = which; i < n; i += copies)
+        chunk[i / copies] = (struct tile_chunk){ p[i].at, p[i].len, p[i].n_extents, p[i].extent };
+    m = tile_map(x->s->arena, &(struct tile_tensor){ t->dtype, t->ndim, t->shape }, chunk, n / copies, &flaw);
+    free(chunk);
+    if (!m)
+        t->why = flaw.what == TILE_GAP ? arena_fmt(x->s->arena, "%" PRIu64 " of its elements are on no rank",
+                                                   flaw.n_missing)
+                                       : arena_fmt(x->s->arena, "parts of ranks %d and %d share elements",
+                                                   p[flaw.chunk * copies].rank, p[flaw.other * copies].rank);
+    return m;
+}
+
+/* Make the map of a tensor from its sorted parts: with several copies, one slice for each. */
+static void join_parts(const struct fsdp *x, struct fsdp_tensor *t, const struct fsdp_part *p, int n)
+{
+    const int copies = n ? count_copies(p, n) : 1;
+    struct tmap *all;
+
+    if (copies < 1)
+        t->why = "some of its parts are on more ranks than others";
+    else if (copies == 1)
+        t->map = join_copy(x, t, p, n, 1, 0);
+    if (copies < 2)
+        return;
+    all = arena_alloc(x->s->arena, sizeof *all);
+    *all = (struct tmap){ .op = TMAP_REPLICAS, .dtype = t->dtype, .n_slices = copies,
+                          .slice = arena_alloc(x->s->arena, (size_t)copies * sizeof *all->slice) };
+    for (int i = 0; i < copies; i++) {
+        const struct tmap *m = join_copy(x, t, p, n, copies, i);
+
+        if (!m)
+            return;
+        /* two parts, so that the result is one slice of extents in row-major order */
+        m = tmap_parts(x->s->arena, (const struct tmap_part[]){ { m, 0, m->len }, { m, m->len, 0 } }, 2);
+        all->len = m->len;
+        all->slice[i] = m->slice[0];
+    }
+    t->map = all;
+}
+
+struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const struct pk *const *v)
+{
+    struct fsdp_part *p = xcalloc((size_t)x->world, sizeof *p);
+    struct fsdp_tensor t = {0};
+    int n = 0;
+
+    for (int r = 0; r < x->world && !t.why; r++) {
+        struct fsdp_tensor other = {0};
+        const char *why = find_part(x, fsdp_file(x, kind, r), v[r], &other, &p[n]);
+
+        if (why)
+            t.why = arena_fmt(x->s->arena, "rank %d: %s", r, why);
+        else if (r > 0 && (t.dtype != other.dtype || !shape_equal(t.ndim, t.shape, other.ndim, other.shape)))
+            t.why = arena_fmt(x->s->arena, "ranks 0 and %d have it with different shapes or types", r);
+        if (r == 0)
+            memcpy(&t.shape, &other.shape, sizeof t.shape), t.ndim = other.ndim, t.dtype = other.dtype;
+        p[n].rank = r;
+        if (!t.why && shape_count(p[n].ndim, p[n].len) != 0)
+            n++;
+    }
+    if (!t.why && shape_bytes(t.ndim, t.shape, t.dtype) < 0)
+        t.why = "its shape is of more bytes than any memory holds";
+    if (!t.why) {
+        if (n)
+            qsort(p, (size_t)n, sizeof *p, by_part_place);
+        join_parts(x, &t, p, n);
+    }
+    free(p);
+    return t;
+}
+
+bool fsdp_is_joined(const struct fsdp *x, const char *name, const struct fsdp_tensor *t)
+{
+    if (!t->map)
+        source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->s->path, ERR_NO_BYTE }, name,
+                          t->why ? t->why : "its parts cannot be put together");
+    return t->map != NULL;
+}
+
+void fsdp_add_value(const struct fsdp *x, const struct source_value *v)
+{
+    struct source *s = x->s;
+
+    if ((s->n_values & (s->n_values - 1)) == 0) {       /* the array has room for the next power of two */
+        struct source_value *old = s->value;
+
+        s->value = arena_alloc(s->arena, (size_t)(s->n_values ? 2 * s->n_values : 1) * sizeof *s->value);
+        if (s->n_values)
+            memcpy(s->value, old, (size_t)s->n_values * sizeof *old);
+    }
+    s->value[s->n_values++] = *v;
+}
+
+/* Returns the rank that saved the first DTensor in v, or -1 if there is none. */
+static int64_t find_saved_rank(const struct pt *pt, const struct pk *v, int depth)
+{
+    uint32_t n = 0;
+    struct pk **pair = depth < 3 ? pk_pairs(v, &n) : NULL;
+    struct pt_dtensor d;
+    const char *why;
+    int64_t rank = -1;
+
+    if (pt_dtensor(pt, v, &d, &why))
+        return d.rank;
+    for (uint32_t i = 0; pair && i < n && rank < 0; i++)
+        rank = find_saved_rank(pt, pair[2 * i + 1], depth + 1);
+    return rank;
+}
+
+bool fsdp_is_of_rank(const struct fsdp *x, enum fsdp_kind kind, int rank, const struct pk *v)
+{
+    const struct pt *pt = fsdp_file(x, kind, rank);
+    const int64_t saved = pt && v ? find_saved_rank(pt, v, 0) : -1;
+
+    if (saved < 0 || saved == rank)
+        return true;
+    report_add(x->r, SEV_ERROR, "ranks", pt_path(pt), ERR_NO_BYTE, NULL,
+               "was saved by rank %" PRId64 ": it is that rank's file under another name", saved);
+    return false;
+}
