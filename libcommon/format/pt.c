@@ -638,10 +638,42 @@ void pt_check_classes(const struct pt *pt, const char *file_name, struct report 
     check_opaque_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
 }
 
+enum { UNREAD_VISITS = 1 << 20, UNREAD_DEPTH = 64 };
+
+/* The name of a file, for findings about it, and the report that receives them. */
+struct pt_report_to {
+    const char *file_name;
+    struct report *r;
+};
+
+/* Report each storage in v, or in the containers in v, that belongs to no tensor. Other values are not searched. */
+static void check_bare_storages(const struct pt *pt, const struct pk *v, int depth, int *left,
+                                const struct pt_report_to *of)
+{
+    struct strbuf what = {0};
+    struct pk **item;
+    uint32_t n = 0;
+    bool pairs;
+
+    if (!v || depth > UNREAD_DEPTH || --*left < 0)
+        return;
+    item = pk_pairs(v, &n);
+    pairs = item != NULL;
+    if (!item)
+        item = pk_items(v, &n);
+    for (uint32_t i = 0; item && i < n; i++)
+        check_bare_storages(pt, item[pairs ? 2 * i + 1 : i], depth + 1, left, of);
+    if (v->type == PK_PERSID && pt_kind_name(v, &what))
+        report_add(of->r, SEV_ERROR, "unread", of->file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);
+    strbuf_free(&what);
+}
+
 static void check_pt_unread(const struct pt *pt, const char *file_name, bool dtensors, struct report *r)
 {
     const struct pk *ignored;
+    int left = UNREAD_VISITS;
 
+    check_bare_storages(pt, pt_root(pt), 0, &left, &(struct pt_report_to){ file_name, r });
     for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
         const struct pk *v = pt->tree.act[i];
         struct strbuf what = {0};
@@ -680,8 +712,6 @@ void pt_check_rank_file(const struct pt *pt, struct files *f, int file, struct r
 {
     check_all_but_dtensors(pt, f, file, true, r);
 }
-
-enum { UNREAD_VISITS = 1 << 20, UNREAD_DEPTH = 64 };
 
 static bool find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what, int depth, int *left)
 {

@@ -154,6 +154,28 @@ static void print_restored_backup(struct backup *b, const struct place *p, const
                                          "checkpoint that train --no-load-optim loads" : "");
 }
 
+/*
+ * Print the errors of the receipt of NAME, which may be the reason that the backup was not found, and those that
+ * concern the whole place. Damaged receipts of other backups do not matter for a restore.
+ */
+static void print_errors_of(const struct backup *b, const struct report *r, const char *name)
+{
+    struct report *of = report_new();
+    char *receipt = str_fmt("/" RECEIPT_FOLDER "/%s.json:", name);
+
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+        char *text = finding_text(f);
+
+        if (!strstr(text, "/" RECEIPT_FOLDER "/") || strstr(text, receipt))
+            report_add(of, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+        free(text);
+    }
+    backup_print_errors(b, of);
+    report_free(of);
+    free(receipt);
+}
+
 int cmd_restore(struct backup *b)
 {
     struct place_opts o = backup_place_opts(b);
@@ -168,7 +190,7 @@ int cmd_restore(struct backup *b)
     if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
         rec = find_receipt(p, &l, b->arg[1], &e);
     if (!rec) {
-        backup_print_errors(b, r);              /* the backup may not have been found because its receipt is damaged */
+        print_errors_of(b, r, b->arg[1]);
         rc = cli_fail(&b->cli, &e);
     } else if (place_get(p, rec, b->arg[2], &e) < 0) {
         rc = cli_fail(&b->cli, &e);

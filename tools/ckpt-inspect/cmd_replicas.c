@@ -1,10 +1,12 @@
 /*
  * cmd_replicas.c - check whether the tensor-parallel copies of replicated parameters are in sync
  */
+#include <fnmatch.h>
 #include <stdio.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layouts.h"
@@ -35,9 +37,21 @@ static void print_replicas_json(const struct inspect *in, const struct source *s
 
     json_object_update(o, found);
     json_decref(found);
-    if (damaged && r->in_sync)
+    if ((damaged || r->n_params == 0) && r->in_sync)
         json_object_set_new(o, "in_sync", json_null());
     out_json(o);
+}
+
+/* Fail if --param was given and no parameter of the checkpoint, with or without copies, matches it. */
+static int check_matched(const struct inspect *in, const struct source *s, const struct replicas *found, struct err *e)
+{
+    for (int i = 0; in->glob && found->n_params == 0 && i < source_n_params(s); i++)
+        if (fnmatch(in->glob, source_param_at(s, i)->name, 0) == 0)
+            return 0;
+    if (!in->glob || found->n_params)
+        return 0;
+    err_data(e, source_path(s), ERR_NO_BYTE, "no tensor matches '%s'", in->glob);
+    return -1;
 }
 
 int cmd_replicas(struct inspect *in)
@@ -52,7 +66,7 @@ int cmd_replicas(struct inspect *in)
     struct source *s = source_open(in->arg[0], &so, r, &e);
     int rc = out_open_findings(in, r);
 
-    if (!s || replicas_check(s, &o, &result, &e) < 0) {
+    if (!s || replicas_check(s, &o, &result, &e) < 0 || check_matched(in, s, &result, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
         if (in->cli.json)

@@ -18,6 +18,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
 #include "tools/train/run/show.h"
@@ -206,10 +207,12 @@ static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps
 {
     struct err ignored = {0};
     char *chosen = checkpoint_chosen(&(struct checkpoint_from){ .dir = t->o.save }, &ignored);
-    const bool tag = is_saved_folder(path_join(t->o.save, s->name));
+    char *newest = path_join(t->o.save, s->name);
+    const bool tag = layout_of_folder(newest) != NULL;      /* false for a folder that a killed save has left empty */
     char *way;
 
-    if (chosen && !s->itself)
+    free(newest);
+    if (chosen && layout_of_folder(chosen) && !s->itself)
         way = str_fmt("%sgive --load %s to resume from it, or ", t->o.finetune ? "leave --finetune out and " : "",
                       t->o.save);
     else if (tag && s->n)
