@@ -115,6 +115,26 @@ static bool same_items(const struct diff_walk *w, struct pk *const *a, struct pk
     return true;
 }
 
+/* Returns the rest of a path in numpy.core, which NumPy 2 has renamed to numpy._core. NULL for another module. */
+static const char *skip_numpy_core(const char *module)
+{
+    static const char *const rooms[] = { "numpy.core", "numpy._core" };
+
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+        if (str_starts(module, rooms[i]) && (module[strlen(rooms[i])] == '.' || !module[strlen(rooms[i])]))
+            return module + strlen(rooms[i]);
+    return NULL;
+}
+
+/* Returns true if two classes or functions are the same. NumPy 2 has moved those with which arrays are pickled. */
+static bool is_same_global(const struct pk *a, const struct pk *b)
+{
+    const char *in_a = skip_numpy_core(a->module), *in_b = skip_numpy_core(b->module);
+
+    return strcmp(a->name, b->name) == 0 &&
+           (in_a && in_b ? strcmp(in_a, in_b) == 0 : strcmp(a->module, b->module) == 0);
+}
+
 /*
  * Returns true if two values are equal in every bit and in their types. The arguments 3 and 3.0, for example, are not
  * equal.
@@ -141,7 +161,7 @@ static bool is_same_pickle_value(const struct diff_walk *w, const struct pk *a, 
     case PK_DICT:
         return a->n == b->n && same_items(w, a->item, b->item, 2 * a->n);
     case PK_GLOBAL:
-        return strcmp(a->module, b->module) == 0 && strcmp(a->name, b->name) == 0;
+        return is_same_global(a, b);
     case PK_CALL: case PK_OBJ: case PK_PERSID:
         break;
     }
