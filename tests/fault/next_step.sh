@@ -37,7 +37,7 @@ helped export-hf export-hf
 
 # Copies that drifted apart.
 for tool in "reshape --target-tp 1" merge-tp ds2universal "ds2universal --format virtual"; do
-    check_exit "$tool: drift" 1 "--replicas average, first or majority resolves" $tool "$W/drift" "$W/out"
+    check_exit "$tool: drift" 1 "--replicas average, first or majority " $tool "$W/drift" "$W/out"
     check_exit "$tool: drift" 1 "--check lists the differences" $tool "$W/drift" "$W/out"
 done
 check_exit "the check" 1 "input_layernorm" merge-tp --check "$W/drift"

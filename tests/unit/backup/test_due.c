@@ -321,7 +321,7 @@ static void test_bad_rules(void **state)
         { "full-every 3\n", "line 1: the rule 'full-every' applies to a place; write it below a line 'place PATH'" },
         { "place a\ntar yes\n", "line 2: the rule 'tar' accepts no value, but has 'yes'" },
         { "place a\nplace b\nplace a\n", "line 3: the place a was already named" },
-        { "keep-every 99999999999999999999\n", "is not a number from 1 on" },
+        { "keep-every 99999999999999999999\n", "is not a whole number of 1 or more" },
     };
 
     (void)state;
