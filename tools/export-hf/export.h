@@ -17,6 +17,7 @@ struct export_job {
 
     /* only for an export */
     struct hf_options hf;
+    bool reads_weights_alone;           /* IN was opened without optimizer states, so these were not checked */
     json_t *config;                     /* from --config KEY=JSON; NULL: not given */
     json_t *config_file;                /* from --config FILE; NULL: not given */
 

@@ -28,19 +28,28 @@ static struct source *open_export_input(void *ctx, struct report **r, struct rep
     struct source *s = source_open(j->convert.in, &so, *r, e);
 
     (void)notes;
+    j->reads_weights_alone = s && so.no_optimizer && !source_is_model_alone(s);
     if (!s || !so.no_optimizer || source_n_params(s) == 0 ||
         (source_has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);
     *r = report_new();
-    so.no_optimizer = false;
+    so.no_optimizer = j->reads_weights_alone = false;
     return source_open(j->convert.in, &so, *r, e);
+}
+
+static json_t *export_facts(void *ctx)
+{
+    const struct export_job *j = ctx;
+
+    return j->cli.dry_run ? json_object() : json_pack("{s:b}", "weights_alone_checked", (int)j->reads_weights_alone);
 }
 
 static int export_one(struct export_job *j, const char *in, const char *out)
 {
     struct convert_job *c = &j->convert;
+    int rc;
 
     c->cli = &j->cli;
     c->in = in;
@@ -50,7 +59,12 @@ static int export_one(struct export_job *j, const char *in, const char *out)
     c->ctx = j;
     c->open_input = open_export_input;
     c->request.hf = &j->hf;
-    return convert_job_run(c);
+    c->more_facts = export_facts;
+    rc = convert_job_run(c);
+    if (rc == EXIT_OK && j->reads_weights_alone && !j->cli.json && !j->cli.dry_run)
+        cli_info(&j->cli, "%s: only the weights were read and checked; 'ckpt-inspect verify' also checks the optimizer "
+                 "states", in);
+    return rc;
 }
 
 /* ---- all tags ---- */
