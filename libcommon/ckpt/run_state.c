@@ -366,10 +366,27 @@ static void check_claim(const struct source *s, const char *param, const char *w
                    (long long)found);
 }
 
+/*
+ * Returns the number of rows of queries, keys and values that the arguments list: num_attention_heads heads of
+ * kv_channels each, and num_key_value_heads for keys and for values. Returns 0 if an argument is absent.
+ */
+static int64_t claimed_qkv_rows(const struct source *s)
+{
+    const int64_t heads = s->config.n_heads;
+    int64_t channels = 0, kv_heads = heads;
+
+    pk_as_int(pk_get(s->run.args, "kv_channels"), &channels);
+    pk_as_int(pk_get(s->run.args, "num_key_value_heads"), &kv_heads);
+    if (heads <= 0 || channels <= 0 || kv_heads <= 0 || heads > INT32_MAX || channels > INT32_MAX ||
+        kv_heads > heads)
+        return 0;
+    return (heads + 2 * kv_heads) * channels;
+}
+
 static void check_config(const struct source *s, struct report *r)
 {
     const struct model_config *c = &s->config;
-    const struct param *mlp = NULL, *words = NULL;
+    const struct param *mlp = NULL, *words = NULL, *qkv = NULL;
     int64_t n_layers = 0;
 
     for (int i = 0; i < s->n_params; i++) {
@@ -381,6 +398,8 @@ static void check_config(const struct source *s, struct report *r)
         n_layers += layer >= 0 && strcmp(kind, "input_layernorm.weight") == 0;
         if (p->ndim == 2 && layer >= 0 && strcmp(kind, "mlp.dense_h_to_4h.weight") == 0)
             mlp = p;
+        if (p->ndim == 2 && layer >= 0 && strcmp(kind, "self_attention.query_key_value.weight") == 0)
+            qkv = p;
         if (p->ndim == 2 && param_ends(p->name, ROLE_WORD))
             words = p;
     }
@@ -389,6 +408,9 @@ static void check_config(const struct source *s, struct report *r)
         check_claim(s, words->name, "hidden_size", c->hidden, words->shape[1], r);
     if (mlp)
         check_claim(s, mlp->name, "ffn_hidden_size", c->ffn_hidden, mlp->shape[0] / (c->glu ? 2 : 1), r);
+    if (qkv)
+        check_claim(s, qkv->name, "rows of queries, keys and values (heads x kv_channels)", claimed_qkv_rows(s),
+                    qkv->shape[0], r);
     if (words && c->n_heads > 0 && words->shape[1] % c->n_heads)
         report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, words->name,
                    "the training arguments list %lld heads, which do not divide the hidden size %lld",
@@ -420,6 +442,24 @@ static int64_t find_tag_step(const struct source *s)
     return step;
 }
 
+/*
+ * Compare the optimizer's step with the engine's steps that were not skipped. In some releases the optimizer's is one
+ * larger. For ZeRO's files this was done when they were opened.
+ */
+static void check_optimizer_step(const struct source *s, const struct pk *root, struct report *r)
+{
+    int64_t steps, skipped = 0;
+
+    if (s->layout->zero_files || s->run.opt_step < 0 || !pk_as_int(pk_get(root, "global_steps"), &steps))
+        return;
+    pk_as_int(pk_get(root, "skipped_steps"), &skipped);
+    if (s->run.opt_step != steps - skipped && s->run.opt_step != steps - skipped + 1)
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "records %lld steps, %lld of them skipped, and the optimizer has %lld: the files are from different "
+                   "saves, or the optimizer started at another step", (long long)steps, (long long)skipped,
+                   (long long)s->run.opt_step);
+}
+
 static void check_counters(const struct source *s, struct report *r)
 {
     const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL;
@@ -436,6 +476,7 @@ static void check_counters(const struct source *s, struct report *r)
         report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
                    "records step %lld, its name has %lld: rename it, or ckpt-edit retag --step N sets the counters",
                    (long long)s->run.iteration, (long long)named);
+    check_optimizer_step(s, root, r);
 }
 
 /* Returns true if the source has weights that could have another of the trainer's types, and none has this type. */

@@ -88,8 +88,8 @@ const char *run_shared_name(int k, char buf[64]);
 void run_state_check(const struct source *s, struct report *r);
 /*
  * Compare what one save states twice. Adds the warnings "counters", if iteration differs from global_steps or from the
- * step in the folder's name, and "precision", if the flags bf16 and fp16 of the arguments contradict each other,
- * params_dtype or the type of all weights.
+ * step in the folder's name, or the optimizer's step from the engine's, and "precision", if the flags bf16 and fp16 of
+ * the arguments contradict each other, params_dtype or the type of all weights.
  */
 void run_state_check_claims(const struct source *s, struct report *r);
 

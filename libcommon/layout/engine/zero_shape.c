@@ -187,6 +187,21 @@ void zero_shape_check_module(const struct zero_shape *x, const struct pk *model,
     arena_free(a);
 }
 
+void zero_shape_check_buffers(const struct zero_shape *x, const struct pk *model, const char *path, struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(model, "buffer_names"), &n);
+    const struct zero_slot *slot;
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        if (!pk_as_str(item[i]) || zero_shape_find(x, pk_as_str(item[i]), &slot) < 0)
+            continue;
+        report_add(r, SEV_ERROR, "twice", path, ERR_NO_BYTE, slot->name,
+                   "is a trained parameter in param_shapes and a buffer in buffer_names");
+        return;
+    }
+}
+
 /* ---- writing ---- */
 
 struct pk *zero_shape_tree(struct arena *a, const struct zero_shape *x)

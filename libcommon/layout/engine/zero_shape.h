@@ -83,6 +83,11 @@ enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model
  */
 void zero_shape_check_module(const struct zero_shape *x, const struct pk *model, const char *path,
                              enum severity severity, struct report *r);
+/*
+ * Check that `buffer_names` of the model_states file with the root `model` lists no slot: a tensor is a trained
+ * parameter or a buffer. Reports an ERROR "twice" for the first one.
+ */
+void zero_shape_check_buffers(const struct zero_shape *x, const struct pk *model, const char *path, struct report *r);
 /* Returns true if s can be the name of a parameter, and thus of its folder in a universal form. */
 bool zero_is_name(const char *s);
 /* Read the shape from a torch.Size. Returns false if `shape` is not one or is out of range. */

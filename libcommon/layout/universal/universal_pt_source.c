@@ -5,7 +5,7 @@
  * findings:
  *   unreadable E      a file cannot be opened, or its container or pickle is damaged
  *   class E, opaque W see pt_check_classes()
- *   state_missing E   a parameter lacks one of its three states
+ *   state_missing E   a parameter lacks one of its three states, or step.pt though others have it
  *   no_params E, missing_param E   no parameters, or fewer than the mp_rank files list
  *   key E             a state file without a usable `param`
  *   shape E           states of one parameter differ, or a shape contradicts the parameter's name
@@ -531,6 +531,36 @@ static bool make_hole(struct opened *u, struct param *p, enum state st)
     return m != NULL;
 }
 
+static bool has_step_file(const struct opened *u, const struct param *p)
+{
+    char *name = str_fmt("zero/%s/step.pt", p->name);
+    const bool there = source_file(u->s, name) != NULL;
+
+    free(name);
+    return there;
+}
+
+/*
+ * Check that either all trained parameters have a step.pt or none has: DeepSpeed's loader asserts that the steps of a
+ * group are equal. Forms of ZeRO-3, and of optimizers that count steps in their groups, have none.
+ */
+static void check_step_files(struct opened *u)
+{
+    const enum severity severity = lost(u, STATE_EXP_AVG);
+    const struct param *with = NULL;
+
+    for (int i = 0; i < u->s->n_params && !with; i++)
+        if (has_step_file(u, &u->s->param[i]))
+            with = &u->s->param[i];
+    for (int i = 0; i < u->s->n_params && with; i++) {
+        const struct param *p = &u->s->param[i];
+
+        if (is_due(u, p, STATE_EXP_AVG) && !has_step_file(u, p))
+            report_add(u->r, severity, "state_missing", u->s->path, ERR_NO_BYTE, p->name,
+                       "zero/%s/step.pt is missing, and %s has one", p->name, with->name);
+    }
+}
+
 static void check_params(struct opened *u)
 {
     for (int i = 0; i < u->s->n_params; i++) {
@@ -624,6 +654,7 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     read_universal_run_state(&u);
     find_vocab(s);
     check_params(&u);
+    check_step_files(&u);
     pt_holes_free(&u.holes);
     universal_check_params(s, r);
     if (!o->no_tensors && manifest_load(s, false, r, e) < 0)

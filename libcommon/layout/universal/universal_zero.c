@@ -66,8 +66,10 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
         z.file = -1;
-    else
+    if (z.file >= 0) {
         zero_shape_check_module(&z.shape, root, files_name(s->files, f->file), SEV_ERROR, r);
+        zero_shape_check_buffers(&z.shape, root, files_name(s->files, f->file), r);
+    }
     return z;
 }
 

@@ -116,6 +116,7 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
         return false;
     if (!read_frozen(z))
         return false;
+    zero_shape_check_buffers(&z->shape, z->root, z->path, z->r);
     names = read_module(z, pt);
     read_buffers(z, names);
     read_shared(z, names);

@@ -35,7 +35,7 @@
  *   mapping E/N           param_slice_mappings differ from param_shapes; N: the run has round_robin_gradients
  *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
- *   twice E               a name that two groups list
+ *   twice E               a name that two groups list, or a group and buffer_names
  *   optimizer E/N         a moment is missing that the group's settings imply; N: states other than Adam's, which are
  *                         values
  *   crc E                 the optimizer's step (the only tensor read here) fails its checksum
