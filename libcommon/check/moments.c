@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/tmap.h"
 
 /* ---- bounds ---- */
@@ -40,21 +41,21 @@ static double loosest_bound(const struct source *s)
 
 double *moments_bounds(const struct source *s)
 {
-    double *most = xcalloc((size_t)s->n_params + 1, sizeof *most);
+    double *most = xcalloc((size_t)source_n_params(s) + 1, sizeof *most);
     const double loosest = loosest_bound(s);
     struct arena *a = arena_new(0);
     struct optim_groups groups;
     struct err e = {0};
     const bool known = optim_groups_read(s, a, &groups, &e) == 0 && groups.n && groups.how != OPTIM_GROUPS_BY_RULE;
 
-    for (int i = 0; i < s->n_params; i++)
+    for (int i = 0; i < source_n_params(s); i++)
         most[i] = loosest;
     for (int g = 0; known && g < groups.n; g++)
         for (int i = 0; i < groups.group[g].n; i++) {
             const struct param *p = source_param(s, groups.group[g].param[i]);
 
             if (p)
-                most[p - s->param] = bound_of_settings(groups.group[g].settings);
+                most[source_param_index(s, p)] = bound_of_settings(groups.group[g].settings);
         }
     arena_free(a);
     return most;
@@ -201,7 +202,7 @@ bool moments_are_foreign(const struct moments_count *c)
 void moments_report(const struct source *s, const char *param, int file, const struct moments_count *c,
                     enum severity severity, struct report *r)
 {
-    report_add(r, severity, "moments", files_name(s->files, file), ERR_NO_BYTE, param,
+    report_add(r, severity, "moments", files_name(source_files(s), file), ERR_NO_BYTE, param,
                "exp_avg is larger than exp_avg_sq allows in %llu of %llu values compared: the moments are from "
                "different gradients", (unsigned long long)c->n_large, (unsigned long long)c->n);
 }
@@ -261,7 +262,7 @@ static int file_of_element(const struct source *s, const struct tmap *m, uint64_
     struct tmap_piece p;
 
     tmap_begin(&c, m, elem * 4, 4, -1);
-    return tmap_next(&c, 4, &p) ? files_record(s->files, p.src.record)->file : -1;
+    return tmap_next(&c, 4, &p) ? files_record(source_files(s), p.src.record)->file : -1;
 }
 
 /* Returns true if the report has a finding "moments" about this file or parameter. */
@@ -295,6 +296,6 @@ void moments_end(struct moments_whole *w, const struct source *s, const char *pa
     if (worst.n_large == 0)
         return;
     file = file_of_element(s, w->sq, worst.first);
-    if (file >= 0 && !is_reported(r, files_name(s->files, file), param))
+    if (file >= 0 && !is_reported(r, files_name(source_files(s), file), param))
         moments_report(s, param, file, &worst, SEV_ERROR, r);
 }

@@ -226,6 +226,11 @@ bool source_points_elsewhere(const struct source *s)
 
 /* ---- the files ---- */
 
+const struct source_file *source_file_at(const struct source *s, int i)
+{
+    return &s->file[i];
+}
+
 bool source_file_is_zip(const struct source *s, int i)
 {
     const char *name = s->file[i].name;
@@ -241,4 +246,9 @@ bool source_has_checksums(const struct source *s)
 bool source_opens_with_holes(const struct source *s)
 {
     return s->layout->opens_with_holes;
+}
+
+bool source_accepts_mismatch(const struct source *s)
+{
+    return s->accept_mismatch;
 }

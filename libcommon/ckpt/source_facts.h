@@ -14,6 +14,7 @@
 #include "libcommon/base/err.h"
 
 struct source;
+struct source_file;
 
 /* ---- names ---- */
 
@@ -134,11 +135,15 @@ bool source_points_elsewhere(const struct source *s);
 
 /* ---- the files ---- */
 
+/* Returns the file with index i in s->file, 0 <= i < s->n_files. */
+const struct source_file *source_file_at(const struct source *s, int i);
 /* Returns true if the file with index i in s->file is a zip container of torch. */
 bool source_file_is_zip(const struct source *s, int i);
 /* Returns true if the files have checksums, which reveal damage without a manifest. */
 bool source_has_checksums(const struct source *s);
 /* Returns true if missing files can be opened as holes (source_opts.holes), which ckpt-edit salvage fills in. */
 bool source_opens_with_holes(const struct source *s);
+/* Returns true if the source was opened with source_opts.accept_mismatch. */
+bool source_accepts_mismatch(const struct source *s);
 
 #endif

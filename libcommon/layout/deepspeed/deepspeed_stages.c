@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* ---- mp_rank files ---- */
@@ -39,7 +41,8 @@ static bool has_same_slice_shape(const struct ds_slice *a, const struct ds_slice
 static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
 {
     const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)].st, *b = &d->stage[topo_mp(d->topo, pp, tp_b)].st;
-    const char *file = files_name(d->s->files, d->s->file[d->mp_file[topo_mp(d->topo, pp, tp_b)]].file);
+    const char *file = files_name(source_files(d->s),
+                                  source_file_at(d->s, d->mp_file[topo_mp(d->topo, pp, tp_b)])->file);
     char x[SHAPE_TEXT], y[SHAPE_TEXT];
 
     if (a->n_groups != b->n_groups) {

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -99,7 +100,8 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
     uint64_t seed = crc_bytes(0, t->name, strlen(t->name));
     uint8_t *row = xmalloc(bytes + 1);
     const struct verdict_of what = { .s = x->s, .param = t->name, .what = "the table with its new rows", .map = m,
-                                     .trained = true, .severity = x->s->accept_mismatch ? SEV_WARNING : SEV_ERROR };
+                                     .trained = true,
+                                     .severity = source_accepts_mismatch(x->s) ? SEV_WARNING : SEV_ERROR };
     struct values v = {0};
     int rc = q->init == EDIT_INIT_MEAN && !moment ? mean_row(x, of, q->tokens_was, value, n, e) : 0;
 

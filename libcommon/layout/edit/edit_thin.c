@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
@@ -154,7 +156,7 @@ static struct pk *swap_thinned_tensor(void *ctx, const struct pk *v)
 static void thin_file(struct edit *x, struct edit_file *f)
 {
     const struct zip *z = pt_zip(f->pt);
-    struct thinning h = { .arena = x->arena, .pt = f->pt, .files = x->s->files };
+    struct thinning h = { .arena = x->arena, .pt = f->pt, .files = source_files(x->s) };
 
     h.used = xcalloc((size_t)zip_n(z) + 1, sizeof *h.used);
     find_used_storage_ranges(&h);
@@ -200,7 +202,7 @@ static struct pk *find_named(void *ctx, const struct pk *v)
 
 void edit_forget(struct edit *x, int file)
 {
-    struct edit_file *f = edit_find_file(x, x->s->file[file].file);
+    struct edit_file *f = edit_find_file(x, source_file_at(x->s, file)->file);
     const struct zip *z = pt_zip(f->pt);
     struct thinning h = { .pt = f->pt };
     struct arena *scratch = arena_new(0);

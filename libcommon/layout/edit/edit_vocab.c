@@ -10,8 +10,9 @@
 
 #include "libcommon/base/report.h"
 #include "libcommon/base/text.h"
-#include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
@@ -45,7 +46,7 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     int64_t n;
 
     /* Other layouts have no config.json: use the number of rows of the first embedding or head. */
-    for (int i = 0; !s->layout->model_folder && i < to->n; i++)
+    for (int i = 0; !source_is_model_alone(s) && i < to->n; i++)
         if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];
     config = edit_hf_config(x, e);
@@ -53,7 +54,7 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     n = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
 
     if (n < 1 && e->kind == ERR_NONE)
-        err_usage(e, "vocab: config.json of %s has no vocab_size", s->path);
+        err_usage(e, "vocab: config.json of %s has no vocab_size", source_path(s));
     json_decref(config);
     return n < 1 ? -1 : n;
 }
@@ -61,9 +62,9 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
 /* Returns the index of the parameter whose bytes parameter i uses: i, or the first name of a tied weight. */
 static int holder_of(const struct source *s, int i)
 {
-    const char *name = s->param[i].shared_with;
+    const char *name = source_param_at(s, i)->shared_with;
 
-    return name ? (int)(source_param(s, name) - s->param) : i;
+    return name ? source_param_index(s, source_param(s, name)) : i;
 }
 
 /*
@@ -86,7 +87,8 @@ static bool *find_rows(const struct source *s, const struct edit_states *to, int
             err_usage(e, "vocab: %s shares its bytes with the embedding, and has another shape", to->tensor[i].name);
     }
     if (n == 0)
-        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has", s->path, was);
+        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has",
+                  source_path(s), was);
     if (e->kind == ERR_NONE)
         return has;
     free(has);

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/zero/zero_source.h"
@@ -417,6 +419,7 @@ static void recover_rank(struct zero *z, int r)
 {
     const struct zero_rank *lead = &z->rank[z->lead];
     struct zero_rank *to = &z->rank[r];
+    struct files *files = source_files(z->s);
 
     to->run = xcalloc((size_t)z->shape.n_groups, sizeof *to->run);
     for (int g = 0; g < z->shape.n_groups; g++)
@@ -426,9 +429,9 @@ static void recover_rank(struct zero *z, int r)
 
             to->run[g][s] = lead->run[g][s];
             if (like >= 0)
-                to->run[g][s].record = zip_find_payload(z->s->files, z->s->file[z->optim_file[r]].file,
-                                                        files_record(z->s->files, like), &found)
-                                           ? files_add_record(z->s->files, &found) : -1;
+                to->run[g][s].record = zip_find_payload(files, source_file_at(z->s, z->optim_file[r])->file,
+                                                        files_record(files, like), &found)
+                                           ? files_add_record(files, &found) : -1;
         }
 }
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/engine/zero_groups.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
@@ -41,7 +43,7 @@ static struct pk *vector(struct optim *k, int g, enum state st)
             zero_tree_fill(k->x, &(struct zero_fill){
                 .storage = storage, .at = (uint64_t)at * out_size, .map = m,
                 .op = m->dtype == type ? PLAN_COPY : (enum plan_op)op,
-                .from = (uint64_t)skip * size, .len = (uint64_t)elems * size, .param = (int)(p - k->t->src->param),
+                .from = (uint64_t)skip * size, .len = (uint64_t)elems * size, .param = source_param_index(k->t->src, p),
                 .state = st });
     }
     return zero_tree_vector(k->x, storage, type, n, st == STATE_FP32);
@@ -68,14 +70,14 @@ static int first_source_group(const struct zero_target *t, int og)
     struct pk **item = pk_items(pk_get(adam_list_at(t->param_groups, og), "params"), &n);
     int64_t id;
 
-    return t->src->zero_stage == 3 && item && n && pk_as_int(item[0], &id) ? (int)id : og;
+    return source_zero_stage(t->src) == 3 && item && n && pk_as_int(item[0], &id) ? (int)id : og;
 }
 
 /* Returns the state of group g: the source's step counter, and the vectors of the moments. */
 static struct pk *make_adam_state_tree(struct optim *k, int g)
 {
     const struct pk *was = adam_group_state(k->t->opt, first_source_group(k->t, k->t->group_of[g]));
-    const struct run_state *run = &k->t->src->run;
+    const struct run_state *run = source_run(k->t->src);
     struct pk *d = pk_dict(k->a), *step = pk_get(was, "step");
 
     if (step)
@@ -224,7 +226,7 @@ static struct pk *clip_grad(struct optim *k, const struct pk *was)
  */
 static struct pk *step_number(struct optim *k)
 {
-    return k->t->src->run.opt_step >= 0 ? pk_int(k->a, k->t->src->run.opt_step) : NULL;
+    return source_run(k->t->src)->opt_step >= 0 ? pk_int(k->a, source_run(k->t->src)->opt_step) : NULL;
 }
 
 enum optim_part {

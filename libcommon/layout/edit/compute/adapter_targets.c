@@ -11,7 +11,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/format/safetensors.h"
 
 #define NEXT_STEP "; save the adapter again with peft, or merge it with peft's merge_and_unload()"
@@ -56,10 +57,10 @@ struct param *adapter_find_tied_embedding(const struct source *s, const char *na
 
     if (strcmp(name, "lm_head.weight") != 0)
         return NULL;
-    for (int i = 0; i < s->n_params; i++)
+    for (int i = 0; i < source_n_params(s); i++)
         for (size_t k = 0; k < sizeof tail / sizeof *tail; k++)
-            if (str_ends(s->param[i].name, tail[k]))
-                return holder_of(s, &s->param[i]);
+            if (str_ends(source_param_at(s, i)->name, tail[k]))
+                return holder_of(s, source_param_at(s, i));
     return NULL;
 }
 
@@ -518,8 +519,8 @@ static int check_base(const struct targets *t, struct err *e)
 {
     int rc = 0;
 
-    for (int i = 0; i < t->s->n_params && rc == 0; i++) {
-        const struct param *p = &t->s->param[i];
+    for (int i = 0; i < source_n_params(t->s) && rc == 0; i++) {
+        const struct param *p = source_param_at(t->s, i);
         char *name = adapter_name(t, p);
 
         if (check_selected(t, p, name, e) < 0 || check_target_parameters(t, name, e) < 0 ||

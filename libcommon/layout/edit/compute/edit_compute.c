@@ -8,7 +8,9 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/source_facts.h"
+#include "libcommon/ckpt/source_parts.h"
 #include "libcommon/ckpt/verdict.h"
 
 struct edit_output {
@@ -66,7 +68,7 @@ static int check_new_values(const struct source *s, const struct edit_compute *h
     char *what = str_fmt("the new %s", state_name(c->state));
     const struct verdict_of of = {
         .s = s, .file = blamed, .param = c->p->name, .what = what, .map = c->p->state[c->state],
-        .trained = c->p->state[STATE_EXP_AVG], .severity = s->accept_mismatch ? SEV_WARNING : SEV_ERROR
+        .trained = c->p->state[STATE_EXP_AVG], .severity = source_accepts_mismatch(s) ? SEV_WARNING : SEV_ERROR
     };
     struct report *found = report_new();
     const int rc = verdict_check_values(&of, v, found, e);
