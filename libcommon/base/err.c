@@ -1,5 +1,5 @@
 /*
- * err.c - format error messages; the first one is kept, and control characters are replaced
+ * err.c - format error messages; the first one is kept, and control characters are escaped
  */
 #include "libcommon/base/err.h"
 
@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "libcommon/base/mem.h"
 
 void err_clean(char *text)
 {
@@ -20,9 +22,10 @@ static void __attribute__((format(printf, 2, 0)))
 err_vappend(struct err *e, const char *fmt, va_list ap)
 {
     size_t used = strlen(e->msg);
+    char text[sizeof e->msg];
 
-    vsnprintf(e->msg + used, sizeof e->msg - used, fmt, ap);
-    err_clean(e->msg + used);
+    vsnprintf(text, sizeof text, fmt, ap);
+    snprintf(e->msg + used, sizeof e->msg - used, "%s", text_shown(text));
 }
 
 static void PRINTF_LIKE(2, 3) err_appendf(struct err *e, const char *fmt, ...)

@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -413,4 +414,71 @@ void mem_host(uint64_t *total, uint64_t *free_now)
         }
     if (f)
         fclose(f);
+}
+
+/* ---- text from files ---- */
+
+/* Returns the length of the character of UTF-8 at p, or 0 if its bytes are not a lead byte and what must follow it. */
+static size_t character_length(const char *p)
+{
+    const uint8_t c = (uint8_t)p[0];
+    const size_t len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    return len;
+}
+
+/* Returns true if the character is U+0080 to U+009F, which terminals obey as they do ESC and a letter. */
+static bool is_c1(const char *p, size_t len)
+{
+    return len == 2 && (uint8_t)p[0] == 0xc2 && (uint8_t)p[1] < 0xa0;
+}
+
+/* Returns the length of the character at p if it can be printed as it is, otherwise 0. */
+static size_t printable_length(const char *p)
+{
+    const size_t len = character_length(p);
+
+    return (uint8_t)p[0] < ' ' || p[0] == 0x7f || is_c1(p, len) ? 0 : len;
+}
+
+/* Append the escape of the bytes at p. Returns how many they are. */
+static size_t add_escape(struct strbuf *sb, const char *p)
+{
+    const size_t len = character_length(p);
+
+    if (*p == '\n' || *p == '\r' || *p == '\t')
+        strbuf_addf(sb, "\\%c", *p == '\n' ? 'n' : *p == '\r' ? 'r' : 't');
+    else if (is_c1(p, len))
+        strbuf_addf(sb, "\\u%04x", (uint8_t)p[1]);
+    else
+        strbuf_addf(sb, "\\x%02x", (uint8_t)p[0]);
+    return is_c1(p, len) ? len : 1;
+}
+
+const char *text_shown(const char *s)
+{
+    enum { KEPT = 16 };
+    static _Thread_local char *kept[KEPT];
+    static _Thread_local unsigned next;
+    const char *p = s;
+    struct strbuf sb = {0};
+    size_t len;
+
+    while (*p && (len = printable_length(p)))
+        p += len;
+    if (!*p)
+        return s;
+    for (p = s; *p; p += len) {
+        len = printable_length(p);
+        if (len)
+            strbuf_add(&sb, p, len);
+        else
+            len = add_escape(&sb, p);
+    }
+    strbuf_add(&sb, "", 1);
+    free(kept[next % KEPT]);
+    return kept[next++ % KEPT] = sb.buf;
 }

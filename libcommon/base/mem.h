@@ -97,4 +97,13 @@ void strbuf_free(struct strbuf *sb);
  */
 void mem_host(uint64_t *total, uint64_t *free_now);
 
+/* ---- text from files ---- */
+
+/*
+ * Returns the text with each control character, and each byte that belongs to no character of UTF-8, as an escape: \n,
+ * \x1b, \u009b. A text that needs no escape is returned itself; another result is valid until the thread has called the
+ * function 16 more times.
+ */
+const char *text_shown(const char *s);
+
 #endif

@@ -126,6 +126,7 @@ int report_first_error(const struct report *r, struct err *e)
 char *finding_text(const struct finding *f)
 {
     struct strbuf sb = {0};
+    const char *shown;
 
     if (f->file)
         strbuf_addf(&sb, "%s: ", f->file);
@@ -134,6 +135,10 @@ char *finding_text(const struct finding *f)
     if (f->param)
         strbuf_addf(&sb, "parameter %s: ", f->param);
     strbuf_addf(&sb, "%s", f->text);
-    err_clean(sb.buf);
-    return sb.buf;
+    shown = text_shown(sb.buf);
+    if (shown == sb.buf)
+        return sb.buf;
+    shown = xstrdup(shown);
+    strbuf_free(&sb);
+    return (char *)shown;
 }

@@ -110,6 +110,24 @@ static char *__attribute__((format(printf, 1, 0))) format_typed(const char *fmt,
     return typed;
 }
 
+/*
+ * Print the text with control characters as escapes. If `lines` is set, the text may consist of several lines: line
+ * feeds and tabs are then printed as they are.
+ */
+static void print_shown(FILE *f, char *text, bool lines)
+{
+    for (char *rest = text; rest; ) {
+        const size_t n = lines ? strcspn(rest, "\n\t") : strlen(rest);
+        const char end = rest[n];
+
+        rest[n] = '\0';
+        fputs(text_shown(rest), f);
+        if (end)
+            putc(end, f);
+        rest = end ? rest + n + 1 : NULL;
+    }
+}
+
 void cli_printf(FILE *f, const char *fmt, ...)
 {
     va_list ap;
@@ -119,7 +137,7 @@ void cli_printf(FILE *f, const char *fmt, ...)
     text = format_typed(fmt, ap);
     va_end(ap);
     if (text)
-        fputs(text, f);
+        print_shown(f, text, true);
     free(text);
 }
 
@@ -140,9 +158,11 @@ cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_
         return;
     flush_output();                     /* both may go to one file, where the message must follow what was printed */
     if (cli->n_parts > 1)
-        fprintf(stderr, "[rank %d] %s%s\n", cli->part, kind, text);
+        fprintf(stderr, "[rank %d] %s", cli->part, kind);
     else
-        fprintf(stderr, "%s: %s%s\n", cli->name, kind, text);
+        fprintf(stderr, "%s: %s", cli->name, kind);
+    print_shown(stderr, text, strchr(fmt, '\n') != NULL);
+    fputs("\n", stderr);
     free(text);
 }
 

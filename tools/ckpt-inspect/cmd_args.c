@@ -75,7 +75,7 @@ static void print_args_text(const struct inspect *in, const struct args_pair *p,
         if (!asked_for(in, p[i].name))
             continue;
         pk_text(p[i].value, &sb);
-        printf("%s %s\n", p[i].name, sb.buf ? sb.buf : "");
+        printf("%s %s\n", text_shown(p[i].name), sb.buf ? sb.buf : "");
         strbuf_free(&sb);
     }
 }

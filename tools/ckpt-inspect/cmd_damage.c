@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "libcommon/base/text.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -106,7 +106,7 @@ static void print_records(const struct damaged *x)
         if (x->d.why[i] == DAMAGE_NONE)
             continue;
         why = damage_text(&x->d, i);
-        printf("%s: %s\n", files_name(x->s->files, files_record(x->s->files, i)->file), why);
+        printf("%s: %s\n", text_shown(files_name(x->s->files, files_record(x->s->files, i)->file)), why);
         free(why);
     }
 }
@@ -118,7 +118,7 @@ static void print_damaged_state(const struct damaged *x, const struct salvage_st
     char *base = path_base(file);
 
     origins(st, &from);
-    printf("%s%s %s: %" PRIu64 " of %" PRIu64 " elements: %s%s%s\n", x->s->param[st->param].name,
+    printf("%s%s %s: %" PRIu64 " of %" PRIu64 " elements: %s%s%s\n", text_shown(x->s->param[st->param].name),
            st->last_stage ? " (last stage)" : "", state_name(st->state), count_salvage_elems(st) - st->n[SALVAGE_KEPT],
            count_salvage_elems(st), from.buf, *file ? "; " : "; recreated together with exp_avg_sq", base);
     strbuf_free(&from);
@@ -315,7 +315,7 @@ static void print_damage_text(const struct inspect *in, const struct damaged *x)
     for (int i = 0; i < x->x.n; i++)
         print_damaged_state(x, &x->x.state[i]);
     for (int i = 0; i < x->d.n_values; i++)
-        printf("%s: damaged\n", x->s->value[x->d.value[i]].name);
+        printf("%s: damaged\n", text_shown(x->s->value[x->d.value[i]].name));
     print_ways(x);
 }
 

@@ -185,7 +185,7 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
 {
     char *label = view_label(p->a), a[SHAPE_TEXT], b[SHAPE_TEXT];
 
-    printf("%s", label);
+    printf("%s", text_shown(label));
     if (!p->b)
         printf(": only in the first\n");
     else if (p->unlike && strcmp(p->unlike, "pieces") == 0)
@@ -230,7 +230,7 @@ static void print_notes(const struct diff *d)
     const int n_rounded = count_compared(d) - d->n_jobs;
 
     for (int i = 0; i < d->n_unread; i++)
-        printf("note: %s was not compared: %s\n", d->unread[i]->name, d->unread[i]->why);
+        printf("note: %s was not compared: %s\n", text_shown(d->unread[i]->name), d->unread[i]->why);
     if (has_model(d))
         printf("note: a model of Transformers holds only weights, so nothing else was compared\n");
     if (n_rounded)
@@ -303,12 +303,28 @@ static void print_diff_state(const struct diff *d)
         printf("note: %s, not compared\n", d->state.unknown);
 }
 
+/* If one side is a model folder and the other one is not, print how to write that one under the model's names. */
+static void print_way_to_compare(const struct diff *d)
+{
+    const struct source *a = d->a->source, *b = d->b->source;
+    const bool model_a = a && source_is_model_alone(a), model_b = b && source_is_model_alone(b);
+
+    if (a && b && model_a != model_b)
+        cli_printf(stdout, "export-hf --config %s %s OUT writes the weights of the other side under the names of the "
+                           "model; compare these\n", source_path(model_a ? a : b), source_path(model_a ? b : a));
+}
+
 static void print_verdict(const struct diff *d)
 {
     int total = count_differing_tensors(d);
     bool state = diff_state_n(&d->state) > 0;
     const char *other = d->a->source ? "the state of the run" : "the values next to them";
 
+    if (total && count_compared(d) == 0) {
+        printf("compared 0 tensors: none of %d has the same name on both sides, so no value was compared\n", total);
+        print_way_to_compare(d);
+        return;
+    }
     printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
     if (total)
         printf("%d differ%s%s%s\n", total, total == 1 ? "s" : "", !state ? "" : ", and so ",

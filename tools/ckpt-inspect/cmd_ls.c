@@ -142,9 +142,9 @@ static void print_param(const struct inspect *in, const struct view *v, const st
     if (p->group >= 0)
         snprintf(group, sizeof group, "%d", p->group);
     printf("%-*s %-*s %5s %5s  %s", w->shape, shape_text(p->ndim, p->shape, shape), w->rule,
-           or_dash(param_merge_rule_name(v, p)), stage, group, p->name);
+           or_dash(param_merge_rule_name(v, p)), stage, group, text_shown(p->name));
     if (p->shared_with)
-        printf(" (another name of %s)", p->shared_with);
+        printf(" (another name of %s)", text_shown(p->shared_with));
     if (w->states) {
         printf("  ");
         print_states(t, n);
@@ -192,14 +192,14 @@ static void print_non_params(const struct view *v)
     for (int i = v->n; i < v->n_all; i++) {
         const struct view_tensor *t = &v->tensor[i];
 
-        printf("%s %s  %s\n", dtype_name(t->dtype), shape_text(t->ndim, t->shape, shape), t->name);
+        printf("%s %s  %s\n", dtype_name(t->dtype), shape_text(t->ndim, t->shape, shape), text_shown(t->name));
         print_pieces(v, t->map, "");
     }
     for (int i = 0; i < v->n_plain; i++) {
         struct strbuf sb = {0};
 
         pk_text(v->plain[i]->tree, &sb);
-        printf("%s = %s\n", v->plain[i]->name, sb.buf ? sb.buf : "");
+        printf("%s = %s\n", text_shown(v->plain[i]->name), sb.buf ? sb.buf : "");
         strbuf_free(&sb);
     }
 }
@@ -273,7 +273,7 @@ static void print_param_list(const struct inspect *in, const struct view *v)
             print_param(in, v, &v->tensor[i], n, &w);
     }
     for (int i = 0; i < v->n_unread && !in->cli.json; i++)
-        printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", v->unread[i].name);
+        printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", text_shown(v->unread[i].name));
     if (in->cli.json) {
         json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(source_path(v->source)),
                               "layout", source_layout_name(v->source), "parameters", a);
@@ -373,7 +373,7 @@ static void print_tensor_list(const struct inspect *in, const struct view *v)
             print_pieces(v, t->map, "");
     }
     for (int i = 0; i < v->n_unread && !in->cli.json; i++)
-        printf("%-*s  %-*s  %s\n", width, "?", types, "?", v->unread[i].name);
+        printf("%-*s  %-*s  %s\n", width, "?", types, "?", text_shown(v->unread[i].name));
     if (in->cli.json) {
         json_t *o = json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", ls_unread_json(v));
         json_t *arrays = json_array();

@@ -16,7 +16,7 @@ static void print_row(const struct view_tensor *t, const struct stats *s, bool s
     bool any = stats_n_finite(s) > 0;
 
     if (!same_name)
-        printf("%s, %" PRIu64 " element%s\n", t->name, s->n, s->n == 1 ? "" : "s");
+        printf("%s, %" PRIu64 " element%s\n", text_shown(t->name), s->n, s->n == 1 ? "" : "s");
     printf("  %-10s %12.6g %12.6g %12.6g %12.6g %4" PRIu64 " %4" PRIu64 " %5" PRIu64 "\n",
            t->state < 0 ? dtype_name(t->dtype) : state_name((enum state)t->state), stats_norm(s), any ? s->min : 0,
            any ? s->max : 0, stats_mean(s), s->n_nan, s->n_inf, s->n_zero);

@@ -116,7 +116,7 @@ static void print_source(const struct source *s, const struct report *r)
     struct sizes z = sizes_of(s);
     int errors = report_count(r, SEV_ERROR);
 
-    printf("%s: %s checkpoint\n", s->path, source_layout_name(s));
+    printf("%s: %s checkpoint\n", text_shown(s->path), source_layout_name(s));
     if (topology)
         printf("  topology    %s\n", topology);
     if (!source_is_model_alone(s))
@@ -233,7 +233,7 @@ static void print_file(const struct view *v, uint64_t size)
 {
     char text[16];
 
-    printf("%s: %s file, %s\n", v->path, v->pt ? "torch" : "HDF5", bytes_text(size, text));
+    printf("%s: %s file, %s\n", text_shown(v->path), v->pt ? "torch" : "HDF5", bytes_text(size, text));
     if (v->pt)
         printf("  container   prefix '%s', %d records\n", pt_prefix(v->pt), zip_n(pt_zip(v->pt)));
     cli_printf(stdout, "  tensors     %d (ckpt-inspect ls lists them)\n", v->n);
