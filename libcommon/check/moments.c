@@ -150,8 +150,8 @@ static bool has_large(const struct moments_pair *p, uint64_t n, float limit)
 }
 
 /*
- * Count the elements that violate `limit`, the bound with its margin. A negative exp_avg_sq is not counted, because it
- * has a finding of its own.
+ * Count the elements that violate `limit`, the bound with its margin. A negative exp_avg_sq and an infinite exp_avg are
+ * not counted, because they have findings of their own.
  */
 static void count_large(struct moments_count *c, const struct moments_pair *p, uint64_t n, float limit)
 {
@@ -161,7 +161,7 @@ static void count_large(struct moments_count *c, const struct moments_pair *p, u
         const float sq = p->form == MOMENTS_SHORT_SQ ? float_of_short(((const uint16_t *)p->sq)[i])
                                                      : ((const float *)p->sq)[i];
 
-        if (!(avg * avg > limit * sq) || !(fabsf(avg) > TINY) || sq < 0)
+        if (!(avg * avg > limit * sq) || !(fabsf(avg) > TINY) || !isfinite(avg) || sq < 0)
             continue;
         if (c->n_large++ == 0)
             c->first = i;
