@@ -1,8 +1,9 @@
 #!/bin/sh
 # aarch64.sh - the static program and the unit tests of aarch64 (`make static static-tests ARCH=aarch64`), under qemu
 #
-# Each conversion writes the bytes that the normal build of this machine writes. The unit tests are those of formats,
-# plans, layouts, edits and checks, with 40 mutants of each kind. A part whose build is missing is skipped by name.
+# Each conversion writes the bytes that the normal build of this machine writes. All programs of tests/unit run, those that
+# repeat a check many times with smaller numbers (MUTANTS, FLIP_SHARE); T='format/*' runs only those. A part or
+# program whose build is missing is skipped by name.
 export LC_ALL=C
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/conversions.sh || exit 1
 root=$PWD built=$PWD/build/static-aarch64
@@ -19,7 +20,9 @@ mkdir "$W/normal" "$W/arm"
 
 # ---- the program ---------------------------------------------------------------------
 
-if [ -x "$built/bin/shardkit" ]; then
+if [ -n "${T:-}" ]; then
+    echo "skipped: the program and the library: T"
+elif [ -x "$built/bin/shardkit" ]; then
     is_static() { readelf -hW "$1" | grep -q AArch64 && ! readelf -lW "$1" | grep -q INTERP; }
     check "the program is static and of aarch64" is_static "$built/bin/shardkit"
     mkdir "$W/normal/out" "$W/arm/out"
@@ -45,7 +48,9 @@ fi
 # ---- the library of the wheel --------------------------------------------------------
 
 cc=aarch64-linux-gnu-gcc native=build/static-$(uname -m)/lib
-if [ ! -e "$built/lib/libshardkit.so.1" ] || [ ! -e "$native/libshardkit.so.1" ]; then
+if [ -n "${T:-}" ]; then
+    :
+elif [ ! -e "$built/lib/libshardkit.so.1" ] || [ ! -e "$native/libshardkit.so.1" ]; then
     echo "skipped: the library: not built: make static for aarch64 and $(uname -m)"
 elif ! command -v $cc >/dev/null; then
     echo "skipped: the library: no $cc"
@@ -63,29 +68,37 @@ fi
 
 # ---- the unit tests ------------------------------------------------------------------
 
-# Run the tests of a folder; each program counts its own cases. Print the counts of the folder.
-run_units() { # FOLDER
-    total=0 programs=0 missing=''
-    for source in tests/unit/"$1"/test_*.c; do
-        test=$(basename "$source" .c)
-        [ -x "$built/obj/tests/$test" ] || { missing="$missing $test"; continue; }
-        # shellcheck disable=SC2086
-        # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
-        if TMPDIR=$W MUTANTS=40 timeout 600 $emulator "$built/obj/tests/$test" >"$W/unit" 2>&1; then
-            cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
-            passed=$((passed + cases)) total=$((total + cases)) programs=$((programs + 1))
-        else
-            fail "$test:"
-            grep -v '^\[ *\(RUN\|OK\)' "$W/unit" | sed 's/^/    /' | tail -n 20
-        fi
-    done
-    echo "$1: $total cases of $programs programs passed${missing:+; skipped, not built:$missing}"
+# Run a test program, whose output names each case; add its cases to the counts.
+run_unit() { # FOLDER/TEST
+    test=${1#*/}
+    if [ ! -x "$built/obj/tests/$test" ]; then
+        echo "skipped: $1: not built"
+        n_skipped=$((n_skipped + 1))
+        return
+    fi
+    begin=$(date +%s)
+    # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
+    # shellcheck disable=SC2086
+    if TMPDIR=$W QUICK=1 MUTANTS=40 FLIP_SHARE=80 OMP_WAIT_POLICY=passive timeout 900 $emulator "$built/obj/tests/$test" \
+        >"$W/unit" 2>&1; then
+        cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
+        [ "$cases" -gt 0 ] || cases=1           # a program without cmocka
+        passed=$((passed + cases)) programs=$((programs + 1))
+        echo "$1: $cases cases, $(($(date +%s) - begin)) s"
+    else
+        fail "$1: exit status $?"
+        grep -v '^\[ *\(RUN\|OK\)' "$W/unit" | sed 's/^/    /' | tail -n 20
+    fi
 }
 
 if [ -d "$built/obj/tests" ]; then
-    for folder in format plan layout check convert model base; do
-        run_units "$folder"
+    programs=0 n_skipped=0
+    for source in tests/unit/*/test_*.c; do
+        name=${source#tests/unit/}
+        # shellcheck disable=SC2254
+        case ${name%.c} in ${T:-*}) run_unit "${name%.c}" ;; esac
     done
+    echo "the unit tests: $programs programs passed, $n_skipped skipped"
 else
     echo "skipped: the unit tests: none are built: make static-tests ARCH=aarch64"
 fi
