@@ -79,7 +79,7 @@ run_unit() { # FOLDER/TEST
     begin=$(date +%s)
     # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
     # shellcheck disable=SC2086
-    if TMPDIR=$W QUICK=1 MUTANTS=40 FLIP_SHARE=80 OMP_WAIT_POLICY=passive timeout 900 $emulator "$built/obj/tests/$test" \
+    if TMPDIR=$W QUICK=1 MUTANTS=40 FLIP_SHARE=8 OMP_WAIT_POLICY=passive timeout 900 $emulator "$built/obj/tests/$test" \
         >"$W/unit" 2>&1; then
         cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
         [ "$cases" -gt 0 ] || cases=1           # a program without cmocka
