@@ -68,6 +68,7 @@ static int write_with_kept_file(struct source *s, struct kept_file *kept, const 
     const struct zero_request q = {0};
     struct report *notes = report_new();
     struct zero_target *t = zero_target_new(s, &q, notes, e);
+    struct arena *maps = arena_new(0);
     struct convert_result res;
     struct sink *k;
     int rc = -1;
@@ -76,8 +77,10 @@ static int write_with_kept_file(struct source *s, struct kept_file *kept, const 
         k = zero_sink(&so, t);
         k->kept = &kept;
         k->n_kept = 1;
+        k->kept_arena = maps;
         rc = convert_run(s, k, &o, &res, e);
     }
+    arena_free(maps);
     zero_target_free(t);
     report_free(notes);
     return rc;

@@ -1094,6 +1094,7 @@ static void test_weights_only(void **state)
     source_close(s);
     report_free(r);
     edit(MP0, no_save_optim);
+    edit(MP1, no_save_optim);
     s = open_clean(scratch, NULL);
     assert_non_null(s->param[0].state[STATE_BF16]);
     source_close(s);

@@ -403,7 +403,7 @@ static void save_step(struct job *j, int step)
 {
     struct checkpoint_now now = job_fresh_now;
 
-    now.iteration = step;
+    now.iteration = now.opt_step = step;
     job_fill(j, step);
     job_save(j, &now);
 }
@@ -456,7 +456,7 @@ static void replaced_tag(void **state)
     small_job(&j);
     job_writers(&j);
     small_savers(&j, dir);
-    now.iteration = 3;
+    now.iteration = now.opt_step = 3;
     job_fill(&j, 9);
     job_save(&j, &now);
     save_step(&j, 3);
@@ -492,7 +492,7 @@ static void nothing_foreign_removed(void **state)
         "");
     run("echo mine >$a/global_step9.0badcafe.part/notes.txt; mkdir $a/global_step8.0badcafe.part", dir, "");
     run("mkdir $a/global_step7.0badcafe.gone.part", dir, "");
-    now.iteration = 3;
+    now.iteration = now.opt_step = 3;
     job_fill(&j, 5);
     job_start_save(&j, &now);
     out = job_wait(&j);
@@ -564,7 +564,7 @@ static _Noreturn void save_for_ever(const char *dir, int first, int ready)
         _exit(1);
     for (int step = first;; step++) {
         job_fill(&j, step);
-        now.iteration = step;
+        now.iteration = now.opt_step = step;
         job_start_save(&j, &now);
         (void)job_wait(&j);
     }
