@@ -1,5 +1,5 @@
 /*
- * args_conf.c - print the saved arguments as a file of options for train --config
+ * args_conf.c - print the saved arguments as a file of options for train
  *
  * Only options that describe the run are printed: the model, the data, the schedule, the topology. Paths of checkpoints
  * and logs, and options that a launcher sets, are left out. The test tests/cli/ckpt-inspect-conf passes the result to

@@ -60,7 +60,7 @@ int cmd_damage(struct inspect *in);
 int cmd_replicas(struct inspect *in);
 int cmd_diff(struct inspect *in);
 
-/* Print the arguments of the checkpoint at `path` as a file of options for train --config. */
+/* Print the arguments of the checkpoint at `path` as a file of options for train. */
 void args_print_conf(const struct pk *args, const char *path);
 
 /* ---- out.c: printing ---- */

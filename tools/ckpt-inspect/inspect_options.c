@@ -20,7 +20,7 @@ static const struct option_row rows[] = {
       .marks = CMD_CAT },
     { "output", 'o', "FILE", "write to FILE instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
     { "force", 'f', .help = "replace FILE if it exists (cat)", FIELD(cli.force), .marks = CMD_CAT },
-    { "conf", .help = "print the arguments as a file of options for train --config (args)",
+    { "conf", .help = "print the arguments as a file of options for train (args)",
       FIELD(conf), .marks = CMD_ARGS },
     { "strict", .help = "exit with status 1 if there are warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
     { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "

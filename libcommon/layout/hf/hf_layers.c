@@ -16,6 +16,12 @@
 /* Maximum number of layers: a number that comes from a name must not decide how long a loop runs. */
 enum { LAYERS_MAX = 1 << 16 };
 
+/* Returns true if config.json states the number of heads, as each config.json that Transformers writes does. */
+static bool states_heads(const json_t *config)
+{
+    return json_object_get(config, "num_attention_heads") || json_object_get(config, "n_head");
+}
+
 /* ---- sizes ---- */
 
 enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_EXPERT, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
@@ -157,6 +163,7 @@ static int list_layer_tensors(const struct source *s, const struct family *f, bo
 struct layers_check {
     const struct source *s;
     int64_t size[SIZE_N];
+    bool whole;                         /* config.json states the number of heads */
     const bool *has_layer;              /* [LAYERS_MAX]: true for the layers that have at least one tensor */
     const bool *has_experts;            /* [LAYERS_MAX]: true for those that have a tensor of layers with experts */
     enum severity severity;
@@ -235,12 +242,12 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
         for (; layer < end; layer++) {
             const char *name = is_in_layer(c, t->rule, layer) ? family_layer_name(a, t->kind, layer) : NULL;
 
-            if (name && !is_unread(c->s, name))
+            if (name && c->whole && !is_unread(c->s, name))
                 report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
                            "is missing, but other layers of the model that config.json describes have it");
         }
         layer = end + 1;
-        if (i < n && has_float_elements(t[i].param) && check_config_shape(c, &t[i]) && i &&
+        if (i < n && has_float_elements(t[i].param) && check_config_shape(c, &t[i]) && i && c->whole &&
             has_float_elements(t[i - 1].param) && !has_equal_shape(t[i].param, t[i - 1].param))
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[i].param->name,
                        "has another shape than %s", t[i - 1].param->name);
@@ -256,12 +263,6 @@ static const char *end_of_part(const char *part)
     const char *star = strchr(part, '*');
 
     return star ? star + 1 : part;
-}
-
-/* Returns true if config.json states the number of heads, as each config.json that Transformers writes does. */
-static bool states_heads(const json_t *config)
-{
-    return json_object_get(config, "num_attention_heads") || json_object_get(config, "n_head");
 }
 
 /*
@@ -358,7 +359,7 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
 {
     const char *model_type = json_string_value(json_object_get(config, "model_type"));
     struct family *f = open_family_of(config);
-    struct layers_check c = { .s = s, .severity = severity, .r = r };
+    struct layers_check c = { .s = s, .severity = severity, .r = r, .whole = states_heads(config) };
     struct layer_tensor *t;
     bool *has_layer, *has_experts, (*used)[FAMILY_PARTS];
     int n;
@@ -387,7 +388,7 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
             first = i + 1;
         }
     check_biases(&c, config, model_type, t, n);
-    if (hf_has_names_of(s, f) && states_heads(config))
+    if (hf_has_names_of(s, f) && c.whole)
         check_required_rules(&c, f, (const bool (*)[FAMILY_PARTS])used);
     free(used);
     free(has_layer);
