@@ -42,8 +42,8 @@ result() {
         case $?,$(tail -n 1 "$W/log.$row") in
         0,compared\ [1-9]*\ tensors:\ equal) echo "pass"; return ;;
         # a configuration that lists the old names: see sound()
-        1,*no\ difference,*) case $name in rename*) echo "pass"; return ;; esac; break ;;
-        *nothing\ in\ common) ;;
+        1,*no\ difference\ was\ found*) case $name in rename*) echo "pass"; return ;; esac; break ;;
+        1,*no\ tensor\ is\ in\ both) ;;
         *) break ;;
         esac
     done
@@ -102,7 +102,8 @@ adapter() {
         $((4 * cols)) "\"$module.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[$rows,1],\"data_offsets\":[$((4 * cols)),$((4 * (rows + cols)))]}}")
     n=${#head}
     mkdir "$1"
-    echo '{"peft_type": "LORA", "r": 1, "lora_alpha": 256}' >"$1/adapter_config.json"
+    printf '{"peft_type": "LORA", "r": 1, "lora_alpha": 256, "target_modules": ["%s"]}\n' "${first%.bias}" \
+        >"$1/adapter_config.json"
     {
         printf "\\$(printf %o $((n % 256)))\\$(printf %o $((n / 256)))\\0\\0\\0\\0\\0\\0"
         printf %s "$head"
