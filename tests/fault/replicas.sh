@@ -31,7 +31,7 @@ while read -r model drift param state where; do
     count=${drift##*:}
     check_exit "$drift: --check names it" 1 "  $param $state${where:+ $where} | $count of" check_joined "$W/in"
     check_exit "$drift: only it" 1 ": 1 out of sync" merge-tp --check "$W/in"
-    check_exit "$drift: no merge" 1 "1 parameter is out of sync" merge-tp -q "$W/in" "$W/out"
+    check_exit "$drift: no merge" 1 "copies of 1 parameter differ" merge-tp -q "$W/in" "$W/out"
     check "$drift: no OUT" [ "$(echo "$W"/out*)" = "$W/out*" ]
     case $drift in
     *@last*) ;;                         # reshape needs the first stage's copies only to agree on their own

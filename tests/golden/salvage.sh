@@ -63,7 +63,7 @@ salvaged() {
     check "$1 $2: what is not said to be made up is equal" within
     case $2 in
     *zero*) [ "$1" = flip ] || check_exit "$1 $2: verify names the way" 1 "ckpt-inspect damage" ckpt-inspect verify "$X"
-            check_exit "$1 $2: damage" 1 "training: ckpt-edit salvage" ckpt-inspect damage "$X"
+            check_exit "$1 $2: damage" 1 "training: repair with: ckpt-edit salvage" ckpt-inspect damage "$X"
             check_exit "$1 $2: damage says what to do with the weights" 1 "weights: complete; export with" ckpt-inspect damage "$X" ;;
     *) check "$1 $2: nothing is made up" none_made_up ;;
     esac
@@ -112,7 +112,7 @@ check "--from the same step" ckpt-edit -q salvage --from "$G" "$X" "$W/out"
 check "... all tensors" ckpt-inspect diff --tensors-only -q "$G" "$W/out"
 rm -rf "$W/out"
 rm "$X"/layer_05-model_00-model_states.pt
-check_exit "weights and masters lost" 1 "elements of bf16 are in no other file" ckpt-edit salvage "$X" "$W/out"
+check_exit "weights and masters lost" 1 "elements of its state bf16 are in no other file" ckpt-edit salvage "$X" "$W/out"
 [ ! -e "$W/out" ] && pass || fail "a refusal left a result"
 check "... from another checkpoint" ckpt-edit -q salvage --from "$G" "$X" "$W/out"
 check "... all tensors" ckpt-inspect diff --tensors-only -q "$G" "$W/out"
