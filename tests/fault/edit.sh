@@ -78,9 +78,9 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
                 ckpt-edit -q zero --in-place '*' "$W/tag" 2>/dev/null
             if [ -e "$W/tag.before-edit" ] && diff -r "$W/was" "$W/tag" >/dev/null; then
                 n_made=$((n_made + 1))
-                check_exit "rename $at: commit" 2 "with --resume makes it replace the checkpoint, rollback" ckpt-edit commit "$W/tag"
+                check_exit "rename $at: commit" 2 "with --resume makes it replace the checkpoint, and rollback" ckpt-edit commit "$W/tag"
                 check_exit "rename $at: again" 2 "makes it replace the checkpoint, rollback" ckpt-edit zero -i '*' "$W/tag"
-                check_exit "rename $at: another command" 2 "its own command" ckpt-edit zero -i --resume '3.*' "$W/tag"
+                check_exit "rename $at: another command" 2 "the command that made it with --resume" ckpt-edit zero -i --resume '3.*' "$W/tag"
                 check "rename $at: as it was" diff -r "$W/was" "$W/tag"
             fi
             if [ $way = rollback ] && [ -e "$W/tag.before-edit" ]; then
@@ -100,7 +100,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
     if [ $n_made -ge 2 ]; then pass; else fail "no kill came between the rename and the exchange"; fi
     # A file system that cannot exchange two names.
     cp -r "$W/was" "$W/tag"
-    check_exit "no exchange" 1 "rollback removes that" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
+    check_exit "no exchange" 1 "rollback removes the edited checkpoint" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
         ASAN_OPTIONS=verify_asan_link_order=0 ckpt-edit -q zero --in-place '*' "$W/tag"
     check "no exchange: rollback" ckpt-edit -q rollback "$W/tag"
     check "no exchange: as it was" diff -r "$W/was" "$W/tag"

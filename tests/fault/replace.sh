@@ -72,7 +72,7 @@ cp -r "$W/out" "$W/whole"
 for notes in "" "lock.0" "journal.0 lock.0" "ready publish"; do
     # shellcheck disable=SC2086
     left $notes
-    check_exit "only '$notes' left of the notes: resumed" 0 "is there already" reshape --resume --weights-only "$in" "$W/out"
+    check_exit "only '$notes' left of the notes: resumed" 0 "exists already and is complete" reshape --resume --weights-only "$in" "$W/out"
     check "only '$notes' left: no left-overs" [ "$(echo "$W"/out*)" = "$W/out" ]
     check "only '$notes' left: the same bytes" diff -r "$W/out" "$W/whole"
 done
