@@ -6,6 +6,7 @@
  * time; a single thread stores the results.
  */
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -552,6 +553,10 @@ static void open_items(struct dcp_opening *x)
             else if ((x->o->holes || x->late) && x->item[i].entry >= 0 && (x->item[i].lost || is_opened(x, i)))
                 lose_item(x, i);
     }
+#ifdef __GLIBC__
+    /* The heaps of the other threads keep the memory of the closed items. Return it to the system. */
+    malloc_trim(0);
+#endif
 }
 
 /* ---- tensors ---- */
