@@ -16,7 +16,8 @@ fsdp=$PWD/tests/data/dcp/fsdp/ckpt mesh=$PWD/tests/data/dcp/mesh/ckpt
 check "ours, with a manifest" reshape -q --ranks 2 "$fsdp" "$W/ours"
 for in in "$fsdp" "$W/ours"; do
     key=$(basename "$in")
-    ckpt-inspect cat --npy "$in" 0.weight.exp_avg >"$W/new.npy"
+    ckpt-inspect cat --npy "$in" 0.weight.exp_avg >"$W/moment.npy"
+    "$python" -c "import numpy, sys; numpy.save(sys.argv[2], 2 * numpy.load(sys.argv[1]))" "$W/moment.npy" "$W/new.npy"
     edit "$key-put" put 0.weight "$W/new.npy" "$in"
     edit "$key-zero" zero '1.*' "$in"
     edit "$key-average" average "$in" "$W/$key-put"
