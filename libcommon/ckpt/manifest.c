@@ -239,10 +239,13 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 /*
  * Returns true if the manifest must list the state. It need not list second names of tied weights, integers in
  * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms. If an edit made the
- * list (`edited`), it may leave out 16-bit weights: edits of earlier releases did.
+ * list (`edited`), it may leave out 16-bit weights, as edits of earlier releases did, and any tensor of a model folder:
+ * there the list has the tensors whose digests were known, and the CRCs of the files cover the others.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st, bool edited)
 {
+    if (edited && s->layout->model_folder)
+        return false;
     return p->state[st] && p->state[st]->len && (st != STATE_BF16 || (!edited && !p->shared_with)) &&
            (!s->layout->integers_unlisted || dtype_is_weight(p->state[st]->dtype));
 }
