@@ -1,5 +1,5 @@
 /*
- * inputs.h - the files and folders that a command reads, none of which its output may replace
+ * inputs.h - the files and folders that a command reads; its output may replace none of them
  *
  * A tool adds each path that it reads to a list: operands, and values of options such as --config and --from. The list
  * is compared with OUT before work is done. --force does not change the result.

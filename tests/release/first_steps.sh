@@ -12,16 +12,16 @@ set_=${SET:-$PWD/tests/data/bloom-tp2pp2dp2}
 
 [ -n "$wheel" ] || skip "first_steps: no wheel in dist: make release DEB=0"
 python3 -c 'import ensurepip, venv' 2>/dev/null || skip "first_steps: no venv with pip (python3-venv)"
-mkdir "$W/home" "$W/work"
-ln -s "$(realpath "$set_")" "$W/work/run"
-ln -s "$(realpath "$wheel")" "$W/work/${wheel##*/}"
+mkdir "$W/home" "$W/user"
+ln -s "$(realpath "$set_")" "$W/user/run"
+ln -s "$(realpath "$wheel")" "$W/user/${wheel##*/}"
 
 # Run a command in the user's folder, with no program of this repository on PATH, and print the time it took.
 step() { # NAME SHOWN-COMMAND COMMAND...
     name=$1 shown=$2
     shift 2
     begin=$(date +%s%N)
-    check "$name" env -i -C "$W/work" HOME="$W/home" PATH="$W/work/env/bin:/usr/local/bin:/usr/bin:/bin" LC_ALL=C "$@"
+    check "$name" env -i -C "$W/user" HOME="$W/home" PATH="$W/user/env/bin:/usr/local/bin:/usr/bin:/bin" LC_ALL=C "$@"
     ms=$((($(date +%s%N) - begin) / 1000000))
     sum=$((sum + ms)) commands=$((commands + 1))
     printf '  %4d.%02d s  %s\n' $((ms / 1000)) $((ms % 1000 / 10)) "$shown"
@@ -53,7 +53,7 @@ step verify "shardkit verify run" shardkit verify run
 check "verify says that the set is sound" grep -q '^verified .*: sound$' "$W/verify.text"
 reached verified
 step convert "shardkit convert run --to hf model" shardkit convert run --to hf model
-check "a server's reader can open the model" is_model "$W/work/model"
+check "a server's reader can open the model" is_model "$W/user/model"
 reached "safetensors for a server"
 step module "python3 -c 'import shardkit; ...'" python3 -c '
 import shardkit
@@ -66,7 +66,7 @@ reached "tensors in Python"
 
 if command -v uvx >/dev/null; then
     sum=0 commands=0
-    rm -rf "$W/work/env"
+    rm -rf "$W/user/env"
     uvx=$(command -v uvx)
     echo "with uv $("$uvx" --version | cut -d ' ' -f 2), an empty cache:"
     step "uvx inspect" "uvx --from ${wheel##*/} shardkit inspect run" "$uvx" --offline --no-config -q --from "./${wheel##*/}" \
@@ -78,7 +78,7 @@ if command -v uvx >/dev/null; then
     reached verified
     step "uvx convert" "uvx --from ${wheel##*/} shardkit convert run --to hf model-uv" "$uvx" --offline --no-config -q \
         --from "./${wheel##*/}" shardkit convert run --to hf model-uv
-    check "uvx: the same model" cmp "$W/work/model/model.safetensors" "$W/work/model-uv/model.safetensors"
+    check "uvx: the same model" cmp "$W/user/model/model.safetensors" "$W/user/model-uv/model.safetensors"
     reached "safetensors for a server"
 else
     echo "skipped: uvx: no uv on PATH"

@@ -31,7 +31,7 @@ int dcp_check_request(const struct source *s, const struct write_request *q, boo
     const char *option = get_non_dcp_option(q, renames, same);
 
     if (option)
-        err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed, of which only the number of ranks "
+        err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed: only its number of ranks "
                   "can be changed (--ranks, --mesh)", s->path, option);
     else if ((q->rules || (q->config && !q->weights_only)) && !renames)
         err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
