@@ -249,7 +249,7 @@ int cmd_forget(struct backup *b)
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
     rc = forget_all(b, &s, &n_done);
-    cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
+    cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may be removed", n_wait,
              b->apply || n_done == 0 ? "" : "; --apply reads their backups again and removes them");
     rc = s.incomplete ? EXIT_BAD : rc;
     survey_close(&s);

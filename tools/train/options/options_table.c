@@ -79,9 +79,9 @@ static const struct option_row optimizer_rows[] = {
     REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "epsilon, added to the root of the second moment", ACTS)
     INT("adam-initial-step", adam_initial_step, 0, 1, "1",
         "step counter before the first update: 1 (DeepSpeed up to 0.15.0) or 0 (later versions)", ACTS)
-    WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32 fp16", "bf16", "TYPE",
-         "type in which gradients are summed over data-parallel ranks: that of the weights (as in the reference) or "
-         "fp32", SHOWN)
+    WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32 fp16", NULL, "TYPE",
+         "type in which gradients are summed over data-parallel ranks: that of the weights (the default, as in the "
+         "reference) or fp32", SHOWN)
     INT("seed", seed, 1, 4294967295.0, "1234", "seed for weights, dropout and data order", ACTS)
     REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of initial weights")
     {0},
@@ -214,8 +214,8 @@ static const struct option_row parallel_rows[] = {
 
 static const struct option_row data_rows[] = {
     LIST("data-path", data_path, "[W] PREFIX ...", "prefixes of token files, with weights if there are several", SHOWN)
-    TEXT("split", split, "A,B,C", NULL, "fractions of --data-path for training, validation and test (default: 969, 30, "
-                                        "1)", SHOWN)
+    TEXT("split", split, "A,B,C", NULL, "shares of --data-path for training, validation and test, such as 8,1,1 "
+                                        "(default: 969, 30, 1)", SHOWN)
     LIST("train-weighted-split-paths", train_weighted_split_paths, "GROUP",
          "training data in the form \"NAME: W START:END PREFIX, ...\", instead of --data-path", SHOWN)
     LIST("valid-weighted-split-paths", valid_weighted_split_paths, "GROUP ...",
@@ -298,7 +298,7 @@ static const struct option_row program_rows[] = {
     { "device-memory", .kind = OPTION_REAL, FIELD(device_memory), .min = 0.001, .max = 1e6,
       .arg = "GB",
       .help = "memory per rank, in units of 10^9 bytes (default: the free memory of its GPU). With --dry-run a GPU is "
-              "not needed; 141 is an H200" },
+              "not needed; 141 is an H200, 80 an H100" },
     FLAG("preflight", preflight, "test the device and links of every rank, name slow and broken ones, and exit; needs "
                                  "no data and no model")
     TEXT("trace", trace, "A-B", NULL, "write a trace of iterations A to B of all ranks to SAVE/trace-A-B.json, for "
