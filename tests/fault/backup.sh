@@ -135,22 +135,34 @@ check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$s
 check "all are sound" ckpt-backup verify -q "$W/store"
 clean
 
-# Flip one bit in each of the run's four steps: each gives one line and no backup.
+# Flip one bit in each of the run's four steps. A byte outside of the records that no reader of the archive uses is a
+# warning of ckpt-inspect verify, which names its offset: such a step is copied as it is. Each other step gives one line
+# and no backup.
 i=0
 while [ $i -lt $(((flips + 7) / 8)) ]; do
     "$TBIN/tools/flip" "$W/flipped" "$W"/run/global_step*0 || fail "flip"
-    n_flipped=$((n_flipped + 4))
+    n_flipped=$((n_flipped + 4)) n_refused=0
     ckpt-backup copy -q --rules "$W/rules" "$W/run" >"$W/log" 2>&1; status=$?
-    [ $status -eq 1 ] && [ ! -e "$W/store/latest" ] && ! ls -d "$W"/store/global_step* >/dev/null 2>&1 && pass ||
-        { fail "flips in the source are copied: $(cat "$W/flipped")"; clean; }
-    [ "$(wc -l <"$W/log")" -eq 4 ] || fail "flips in the source: not a line each but $(cat "$W/log")"
-    for s in 10 20 30 40; do
-        grep -q "run/global_step$s[/:]" "$W/log" || fail "a flip in the source's step $s is not told: $(cat "$W/log")"
-    done
+    while read -r byte bit file; do
+        step=${file#"$W/run/"} step=${step%%/*}
+        if ckpt-inspect verify "$W/run/$step" 2>&1 |
+            grep -q "^warning: $file: at byte $byte: .* expected \(here \)\?(as "; then
+            same "$W/store/$step" "$W/run/$step" && pass ||
+                fail "bit $bit of byte $byte of $file, which no reader uses: $step is not copied: $(cat "$W/log")"
+        else
+            n_refused=$((n_refused + 1))
+            [ ! -e "$W/store/$step" ] && [ "$(grep -c "^ckpt-backup: error: $W/run/$step[/:]" "$W/log")" = 1 ] && pass ||
+                fail "bit $bit of byte $byte of $file is flipped: $step is copied, or there is not one line: $(cat "$W/log")"
+        fi
+    done <"$W/flipped"
+    [ $status -eq $((n_refused > 0)) ] && [ "$(wc -l <"$W/log")" -eq $n_refused ] && pass ||
+        fail "flips in the source: status $status, $n_refused are to be refused: $(cat "$W/log")"
+    left=$(find "$W/store" -name '*.part' -o -name '*.job')
+    [ -z "$left" ] && pass || fail "flips in the source leave $left"
+    clean
     "$TBIN/tools/flip" -b "$W/flipped" || fail "flip back"
     i=$((i + 1))
 done
-check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.part' -o -name '*.job')" ]
 
 # Flip a bit after verification: forget reads the copies again, detects it, and nothing that depends on that backup is removed.
 ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
