@@ -65,10 +65,13 @@ static void table_free(struct table *t)
 
 enum { FD_NONE = -1, FD_REFUSED = -2 };
 
-/* Identifies a file that a path names, and its version. */
+/*
+ * Identifies a file that a path names, and its version. check_identity() does not compare ctime_ns, because a new hard
+ * link changes it.
+ */
 struct identity {
     uint64_t device, inode, size;
-    int64_t mtime_ns;
+    int64_t mtime_ns, ctime_ns;
 };
 
 /* A path on disk, or the descriptor of a spool file. All windows of one file share one struct disk. */
@@ -201,7 +204,8 @@ static int stat_regular(const char *path, struct stat *st, struct err *e)
 static struct identity identity_of(const struct stat *st)
 {
     return (struct identity){ (uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
-                              (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec };
+                              (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+                              (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec };
 }
 
 int files_add_path(struct files *f, const char *path, struct err *e)
@@ -406,6 +410,13 @@ int64_t files_mtime_ns(const struct files *f, int file)
     int disk = get_file(f, file)->disk;
 
     return disk < 0 ? 0 : ((struct disk *)table_at(&f->disk, disk))->id.mtime_ns;
+}
+
+int64_t files_ctime_ns(const struct files *f, int file)
+{
+    int disk = get_file(f, file)->disk;
+
+    return disk < 0 ? 0 : ((struct disk *)table_at(&f->disk, disk))->id.ctime_ns;
 }
 
 const void *files_mem(const struct files *f, int file)

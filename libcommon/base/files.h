@@ -88,6 +88,11 @@ const char *files_name(const struct files *f, int file);    /* for messages */
 const char *files_path(const struct files *f, int file, uint64_t *base);
 uint64_t files_size(const struct files *f, int file);
 int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and spool files */
+/*
+ * Returns the time at which the file's bytes or its inode last changed; 0 for memory and spool files. A program can set
+ * the modification time of a file back, as `cp -p` does, but not this time.
+ */
+int64_t files_ctime_ns(const struct files *f, int file);
 /* Returns the bytes of a memory file, or NULL for other files. */
 const void *files_mem(const struct files *f, int file);
 /*

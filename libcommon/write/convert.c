@@ -58,8 +58,8 @@ static char *conversion_fingerprint(const struct source *s, const struct sink *k
     for (int i = 0; i < s->n_files; i++) {
         int f = s->file[i].file;
 
-        strbuf_addf(&sb, "%s %llu %lld\n", s->file[i].name, (unsigned long long)files_size(s->files, f),
-                    (long long)files_mtime_ns(s->files, f));
+        strbuf_addf(&sb, "%s %llu %lld %lld\n", s->file[i].name, (unsigned long long)files_size(s->files, f),
+                    (long long)files_mtime_ns(s->files, f), (long long)files_ctime_ns(s->files, f));
     }
     return sb.buf;
 }

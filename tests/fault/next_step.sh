@@ -30,6 +30,17 @@ helped() {
     check "$name: with less of it" "$@" -q --mem 8M -f "$in" "$W/out"
     rm -rf "$W"/out* "$W/ref"
 }
+# A file of IN that was replaced while no run was at work, by one of the same size and modification time (as `cp -p`
+# restores it), is another input.
+cp -rp "$in" "$W/repaired"
+for tool in "reshape --target-tp 1" ds2universal export-hf; do
+    check_exit "$tool: stopped before a repair" 130 "--resume finishes it" \
+        $shim BADIO=pwrite:3:stop $tool -q "$W/repaired" "$W/out"
+    cp -p "$in"/layer_01-model_00-model_states.pt "$W/repaired/"
+    check_exit "$tool: resumed after a repair" 2 "from another input or with other options; --force starts over" \
+        $tool -q --resume "$W/repaired" "$W/out"
+    rm -rf "$W"/out*
+done
 helped reshape reshape --target-tp 1
 helped merge-tp merge-tp
 helped ds2universal ds2universal

@@ -62,7 +62,8 @@ static int describe_job_file(struct strbuf *s, const char *what, const char *pat
         return -1;
     }
     /* Inode and device are not part of the description of a file, because they may differ between nodes. */
-    strbuf_addf(s, "%s %lld %lld %s\n", what, (long long)st.st_size, (long long)st.st_mtime, path);
+    strbuf_addf(s, "%s %lld %lld %lld %s\n", what, (long long)st.st_size, (long long)st.st_mtime,
+                (long long)st.st_ctime, path);
     return 0;
 }
 

@@ -39,6 +39,7 @@ static int add_content_file(struct listing *l, const char *name, const struct st
     c->file[c->n_files++] = (struct content_file){
         .name = xstrdup(name), .size_bytes = (uint64_t)st->st_size, .dev = st->st_dev, .inode = st->st_ino,
         .mode = st->st_mode & 0777, .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+        .ctime_ns = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec,
     };
     return 0;
 }

@@ -20,7 +20,7 @@
 struct content_file {
     char *name;                 /* path inside the checkpoint folder, by which the array is sorted */
     uint64_t size_bytes;
-    int64_t mtime_ns;
+    int64_t mtime_ns, ctime_ns;
     dev_t dev;
     ino_t inode;
     unsigned mode;              /* permission bits */

@@ -171,8 +171,8 @@ static char *content_fingerprint(const struct content *c, enum backup_form form)
 
     strbuf_addf(&sb, "%s %s\n", receipt_form_name(form), c->path);
     for (int i = 0; i < c->n_files; i++)
-        strbuf_addf(&sb, "%" PRIu64 " %" PRId64 " %ju %s\n", c->file[i].size_bytes, c->file[i].mtime_ns,
-                    (uintmax_t)c->file[i].inode, c->file[i].name);
+        strbuf_addf(&sb, "%" PRIu64 " %" PRId64 " %" PRId64 " %ju %s\n", c->file[i].size_bytes, c->file[i].mtime_ns,
+                    c->file[i].ctime_ns, (uintmax_t)c->file[i].inode, c->file[i].name);
     return sb.buf;
 }
 
