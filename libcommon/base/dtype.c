@@ -119,6 +119,11 @@ bool dtype_is_weight(enum dtype t)
     return dtype_is_float(t) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F6_E3M2X4);
 }
 
+bool dtype_has_nan(enum dtype t)
+{
+    return dtype_is_float(dtype_real(t)) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F8_E8M0);
+}
+
 bool dtype_is_float(enum dtype t)
 {
     return t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;

@@ -378,9 +378,9 @@ static void sample_kept_state(struct sampler *m, enum state st)
     const struct tmap *map = m->p->state[st];
     const uint64_t size = map ? (uint64_t)dtype_size(map->dtype) : 0, len = size ? map->len / size : 0;
     const uint64_t n = min_u64(SAMPLE, len), places = min_u64(KEPT_PLACES, (len + SAMPLE - 1) / SAMPLE);
-    uint8_t bytes[SAMPLE * 4];
+    uint8_t bytes[SAMPLE * 16];
 
-    if (n == 0 || size > 4 || !dtype_is_float(map->dtype) || !map->slice->n_extents)
+    if (n == 0 || size > 16 || !dtype_has_nan(map->dtype) || !map->slice->n_extents)
         return;
     for (uint64_t i = 0; i < places; i++) {
         const uint64_t first = places > 1 ? (len - n) / (places - 1) * i : 0;

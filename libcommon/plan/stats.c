@@ -634,13 +634,48 @@ static void count_nonfinite(struct values *v, enum dtype t, const uint8_t *b, ui
     }
 }
 
-void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len, bool negative)
+/*
+ * The bits of types of one byte. A byte b may be NaN or infinite only if ((b ^ flip) & mask) >= least; with other bytes
+ * it is a number.
+ */
+static const struct byte_bits {
+    uint8_t flip, mask, least;
+} byte_bits_of[] = {
+    [DTYPE_F8_E4M3] = { 0, 0x7f, 0x7f }, [DTYPE_F8_E5M2] = { 0, 0x7f, 0x7c },
+    [DTYPE_F8_E4M3FNUZ] = { 0x7f, 0xff, 0xff }, [DTYPE_F8_E5M2FNUZ] = { 0x7f, 0xff, 0xff },
+    [DTYPE_F8_E8M0] = { 0, 0xff, 0xff },
+};
+
+static bool any_odd_byte(enum dtype t, const uint8_t *b, uint64_t len)
 {
-    const uint8_t *b = bytes;
+    const struct byte_bits of = byte_bits_of[t];
+    uint8_t odd = 0;
+
+    #pragma omp simd reduction(|:odd)
+    for (uint64_t i = 0; i < len; i++)
+        odd |= (uint8_t)((b[i] ^ of.flip) & of.mask) >= of.least;
+    return odd;
+}
+
+/* Count by the values of the elements. This is slow, and the types that need it are rare in large tensors. */
+static void count_by_value(struct values *v, enum dtype t, const uint8_t *b, uint64_t len, bool negative)
+{
+    const uint64_t size = (uint64_t)dtype_size(t);
+
+    for (uint64_t i = 0; i + size <= len; i += size) {
+        const double x = dtype_value(t, b + i);
+
+        v->n_nan += isnan(x) != 0;
+        v->n_inf += isinf(x) != 0;
+        v->n_negative += negative && x < 0;
+    }
+}
+
+/* Count in elements of fp32, bf16 or fp16. */
+static void add_words(struct values *v, enum dtype t, const uint8_t *b, uint64_t len, bool negative)
+{
     uint64_t at = 0;
 
-    if (t != DTYPE_F32 && t != DTYPE_BF16 && t != DTYPE_F16)
-        return;
     while (at < len) {
         const uint64_t n = len - at < ODD_BLOCK ? len - at : ODD_BLOCK, lanes = n / ODD_LANES * ODD_LANES;
 
@@ -651,4 +686,30 @@ void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len,
             at += lanes;
         }
     }
+}
+
+/* Count in elements of one byte. */
+static void add_bytes(struct values *v, enum dtype t, const uint8_t *b, uint64_t len, bool negative)
+{
+    for (uint64_t at = 0; at < len; at += ODD_BLOCK) {
+        const uint64_t n = len - at < ODD_BLOCK ? len - at : ODD_BLOCK;
+
+        if (negative || any_odd_byte(t, b + at, n))
+            count_by_value(v, t, b + at, n, negative);
+    }
+}
+
+void values_add(struct values *v, enum dtype type, const void *bytes, uint64_t len, bool negative)
+{
+    const enum dtype t = dtype_real(type);
+    const uint8_t *b = bytes;
+
+    if (!dtype_has_nan(t))
+        return;
+    if (t == DTYPE_F64)
+        count_by_value(v, t, b, len, negative);
+    else if (dtype_size(t) == 1)
+        add_bytes(v, t, b, len, negative);
+    else
+        add_words(v, t, b, len, negative);
 }

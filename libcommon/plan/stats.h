@@ -69,9 +69,9 @@ struct values {
 };
 
 /*
- * Count the invalid values among `len` bytes of elements of type t, at any alignment, and add them to *v. Only fp32,
- * bf16 and fp16 are counted; for any other type nothing is added. `negative` requests that negative values be counted,
- * too.
+ * Count the invalid values among `len` bytes of elements of type t, at any alignment, and add them to *v. Types that
+ * have no NaN and no infinity add nothing: integers, FP4, FP6, bits. Of a complex number both parts are counted.
+ * `negative` requests that negative values be counted, too.
  */
 void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len, bool negative);
 

@@ -376,7 +376,13 @@ static void odd_values_are_found_anywhere(void **state)
         { DTYPE_F32, 0x80000001, 0, 0, 1 }, { DTYPE_F32, 0x80000000, 0, 0, 0 }, { DTYPE_F32, 0x7f7fffff, 0, 0, 0 },
         { DTYPE_BF16, 0x7f81, 1, 0, 0 }, { DTYPE_BF16, 0x7f80, 0, 1, 0 }, { DTYPE_BF16, 0xff7f, 0, 0, 1 },
         { DTYPE_F16, 0xfc01, 1, 0, 0 }, { DTYPE_F16, 0x7c00, 0, 1, 0 }, { DTYPE_F16, 0x7bff, 0, 0, 0 },
-        { DTYPE_I32, 0x7fc00000, 0, 0, 0 },
+        { DTYPE_I32, 0x7fc00000, 0, 0, 0 }, { DTYPE_U8, 0xff, 0, 0, 0 }, { DTYPE_C32, 0x7c013c00, 1, 0, 0 },
+        { DTYPE_F8_E4M3, 0x7f, 1, 0, 0 }, { DTYPE_F8_E4M3, 0xff, 1, 0, 0 }, { DTYPE_F8_E4M3, 0xfe, 0, 0, 1 },
+        { DTYPE_F8_E4M3, 0x80, 0, 0, 0 }, { DTYPE_F8_E4M3, 0x7e, 0, 0, 0 }, { DTYPE_F8_E5M2, 0x7c, 0, 1, 0 },
+        { DTYPE_F8_E5M2, 0xfc, 0, 1, 1 }, { DTYPE_F8_E5M2, 0x7d, 1, 0, 0 }, { DTYPE_F8_E5M2, 0x7b, 0, 0, 0 },
+        { DTYPE_F8_E4M3FNUZ, 0x80, 1, 0, 0 }, { DTYPE_F8_E4M3FNUZ, 0xff, 0, 0, 1 },
+        { DTYPE_F8_E5M2FNUZ, 0x80, 1, 0, 0 }, { DTYPE_F8_E5M2FNUZ, 0x7f, 0, 0, 0 },
+        { DTYPE_F8_E8M0, 0xff, 1, 0, 0 }, { DTYPE_F8_E8M0, 0xfe, 0, 0, 0 }, { DTYPE_F8_E8M0, 0, 0, 0, 0 },
     };
     uint8_t bytes[1 + 80 * 4];
 

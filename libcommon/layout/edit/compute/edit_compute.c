@@ -32,7 +32,8 @@ int edit_output_add(struct edit_output *o, const void *bytes, uint64_t n, struct
         return -1;
     }
     if (o->c->p)
-        values_add(&o->values, o->c->p->state[o->c->state]->dtype, bytes, n, o->c->state == STATE_EXP_AVG_SQ);
+        values_add(&o->values, o->how->type ? *o->how->type : o->c->p->state[o->c->state]->dtype, bytes, n,
+                   o->c->state == STATE_EXP_AVG_SQ);
     o->crc = crc_bytes(o->crc, bytes, (size_t)n);
     o->at += n;
     return 0;

@@ -34,6 +34,7 @@ struct edit_compute {
     /* Compute all elements of c, and pass them to edit_output_add() in order. Several threads call this function. */
     int (*tensor)(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e);
     const void *ctx;
+    const enum dtype *type;             /* type of the new values; NULL if it is that of the old ones */
     int threads;
     bool (*stopped)(void);              /* returns true if the computation must stop; NULL if it cannot be stopped */
     int fd;                             /* the spool file; -1 for a dry run, in which the new values are zeros */

@@ -321,7 +321,7 @@ static struct edit_states *list_result(struct edit *x, struct edit_dequantise *d
 int edit_dequantise_apply(struct edit *x, struct edit_dequantise *d, const struct edit_dequantise_opts *o,
                           struct report *notes, struct err *e)
 {
-    const struct edit_compute how = { .tensor = dequantise_tensor, .ctx = d, .threads = o->threads,
+    const struct edit_compute how = { .tensor = dequantise_tensor, .ctx = d, .type = &d->to, .threads = o->threads,
                                       .stopped = o->stopped, .fd = o->fd };
     struct edit_states *to;
     int dropped;
