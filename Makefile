@@ -52,7 +52,7 @@ APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev libu
        libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev openmpi-bin unzip
 # What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
 APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
-       zsh git jq zstd btrfs-progs chromium pandoc
+       zsh git jq zstd btrfs-progs chromium pandoc libpmix-dev
 
 # ---- flags ---------------------------------------------------------------------------
 

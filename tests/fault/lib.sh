@@ -7,7 +7,7 @@ BIN=${BIN:-$PWD/bin}
 TBIN=${TBIN:-$PWD/build/release/tests}
 PATH=$BIN:$PATH
 W=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-fault-XXXXXX")
-passed=0 failed=0
+passed=0 failed=0 n_skipped=0
 
 pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); echo "FAIL $*"; }
@@ -49,9 +49,13 @@ skip() {
     exit 0
 }
 
+# skip_part WHAT WHY: name a part of the script that is not run here.
+skip_part() { n_skipped=$((n_skipped + 1)); echo "$1: $2: skipped"; }
+
 finish() {
     if [ $failed -eq 0 ]; then rm -rf "$W"; else echo "kept: $W"; fi
-    echo "$passed passed, $failed failed"
+    [ $n_skipped -eq 0 ] && skipped= || skipped=", $n_skipped skipped"
+    echo "$passed passed, $failed failed$skipped"
     [ $failed -eq 0 ]
     exit
 }
