@@ -182,6 +182,8 @@ static int by_line(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+#define UNIVERSAL_INFO "universal_checkpoint_info"
+
 /* Keys of DeepSpeed's engines. Their values have checks of their own, or are those of a rank. */
 static bool is_engine_key(const char *key)
 {
@@ -190,6 +192,7 @@ static bool is_engine_key(const char *key)
         "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", "module",
         "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
         "sparse_tensor_module_names", "csr_tensor_module_names", "args",
+        UNIVERSAL_INFO,
     };
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -209,6 +212,30 @@ static bool is_listed(const struct value_lines *l, const char *key, int depth)
 {
     return key && !strpbrk(key, " \n") && !is_argument_of_rank(key) &&
            !(l->client && (is_value_of_rank(key) || (depth == 0 && is_engine_key(key))));
+}
+
+static void add_line(struct value_lines *l, struct strbuf *line)
+{
+    strbuf_add(line, "", 1);
+    ARRAY_ROOM(l->line, l->cap, l->n + 1);
+    l->line[l->n++] = line->buf;
+}
+
+/* Add a line for each key of universal_checkpoint_info. Its lists are equal in all files as well. */
+static void add_universal_info_lines(struct value_lines *l, const struct pk *info)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(info, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        struct strbuf sb = {0};
+
+        if (!pk_as_str(pair[2 * i]) || strpbrk(pk_as_str(pair[2 * i]), " \n"))
+            continue;
+        strbuf_addf(&sb, UNIVERSAL_INFO ".%s ", pk_as_str(pair[2 * i]));
+        pk_text(pair[2 * i + 1], &sb);
+        add_line(l, &sb);
+    }
 }
 
 static void add_value_lines(struct value_lines *l, const char *prefix, const struct pk *dict, int depth)
@@ -234,9 +261,7 @@ static void add_value_lines(struct value_lines *l, const char *prefix, const str
         strbuf_addf(&sb, " ");
         if (is_compared_value(v) && !(l->client && v->type == PK_FLOAT))
             pk_text(v, &sb);
-        strbuf_add(&sb, "", 1);
-        ARRAY_ROOM(l->line, l->cap, l->n + 1);
-        l->line[l->n++] = sb.buf;
+        add_line(l, &sb);
     }
 }
 
@@ -249,6 +274,7 @@ char *run_values_text(const struct pk *root)
     add_value_lines(&l, "lr_scheduler.", pk_get(root, "lr_scheduler"), 0);
     l.client = true;
     add_value_lines(&l, "", root, 0);
+    add_universal_info_lines(&l, pk_get(root, UNIVERSAL_INFO));
     if (l.n)
         qsort(l.line, l.n, sizeof *l.line, by_line);
     for (size_t i = 0; i < l.n; i++) {
@@ -264,14 +290,21 @@ char *run_values_text(const struct pk *root)
 /* Write the difference of two lines to `what`. A line that only the other text has is NULL. */
 static void print_difference(const char *mine, const char *others, char what[512])
 {
-    enum { MOST = 160 };
+    enum { MOST = 160, CONTEXT = 40 };
     const char *line = mine ? mine : others;
+    int skip = 0;                       /* of two long values, the equal characters before the difference */
     const int key = (int)strcspn(line, " \n");
     int n = mine ? (int)strcspn(mine, "\n") - key - 1 : 0, m = others ? (int)strcspn(others, "\n") - key - 1 : 0;
 
-    n = n < MOST ? n : MOST;
-    m = m < MOST ? m : MOST;
-    if (mine && others)
+    while (n > MOST && m > MOST && skip < n && skip < m && mine[key + 1 + skip] == others[key + 1 + skip])
+        skip++;
+    skip -= skip < CONTEXT ? skip : CONTEXT;
+    n = n - skip < MOST ? n - skip : MOST;
+    m = m - skip < MOST ? m - skip : MOST;
+    if (skip)
+        snprintf(what, 512, "%.*s ...%.*s, others ...%.*s", key, line, n, mine + key + 1 + skip, m,
+                 others + key + 1 + skip);
+    else if (mine && others)
         snprintf(what, 512, "%.*s %.*s, others %.*s", key, line, n, mine + key + 1, m, others + key + 1);
     else if (mine)
         snprintf(what, 512, "%.*s%s%.*s, others do not have it", key, line, n ? " " : "", n, mine + key + 1);
@@ -282,7 +315,7 @@ static void print_difference(const char *mine, const char *others, char what[512
 /* Returns true if all ranks have the key: that of an argument or of the schedule. */
 static bool is_key_of_all(const char *line)
 {
-    return str_starts(line, "args.") || str_starts(line, "lr_scheduler.");
+    return str_starts(line, "args.") || str_starts(line, "lr_scheduler.") || str_starts(line, UNIVERSAL_INFO ".");
 }
 
 bool run_values_differ(const char *mine, const char *others, char what[512])

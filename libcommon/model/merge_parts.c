@@ -37,6 +37,11 @@ char *merge_parts_name(const char *text)
     return NULL;
 }
 
+/* What gives the rows of an entry's parts: sub_param_shard_widths, and the entry's `shape`. */
+struct sub_params {
+    const struct pk *widths, *shape;
+};
+
 static int compare_merge_parts(const void *a, const void *b)
 {
     return strcmp(((const struct merge_parts *)a)->name, ((const struct merge_parts *)b)->name);
@@ -50,16 +55,56 @@ static int refuse_sub_params(const char *pattern, const char *why, const char *f
     return -1;
 }
 
+/* Returns the sum of a list of rows, or -1 if it is no such list. */
+static int64_t sum_rows(const struct pk *widths)
+{
+    uint32_t n = 0;
+    struct pk **width = pk_items(widths, &n);
+    int64_t rows, sum = 0;
+
+    for (uint32_t i = 0; width && i < n; i++) {
+        if (!pk_as_int(width[i], &rows) || rows < 0 || rows > ROWS_MAX || sum > ROWS_MAX)
+            return -1;
+        sum += rows;
+    }
+    return width ? sum : -1;
+}
+
+/*
+ * Compare the widths of the parts with the entry's `shape`, whose first member is the list of the parts' rows or, in
+ * older versions, the number of parts. Returns false if they disagree.
+ */
+static bool widths_fit_shape(const struct merge_parts *p, const struct pk *shape)
+{
+    uint32_t n_dims = 0, n = 0;
+    struct pk **dim = pk_items(shape, &n_dims), **part = dim && n_dims ? pk_items(dim[0], &n) : NULL;
+    int64_t rows;
+
+    if (!part)
+        return !dim || n_dims == 0 || !pk_as_int(dim[0], &rows) || rows == p->n;
+    for (uint32_t k = 0; k < n && n == (uint32_t)p->n; k++)
+        if (!pk_as_int(part[k], &rows) || rows != sum_rows(p->widths[k]))
+            return false;
+    return n == (uint32_t)p->n;
+}
+
 /* Parse one pattern of an entry whose parameters are divided by rows, and add it to the list. */
-static int parse_sub_params_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern,
+static int parse_sub_params_pattern(struct merge_parts_list *l, const struct sub_params *in, const char *pattern,
                                     const char *file, struct report *r)
 {
     struct merge_parts p = { .name = pattern ? merge_parts_name(pattern) : NULL };
     uint32_t n = 0;
     bool named;
 
-    p.widths = pattern ? pk_items(pk_get(pk_get(info, "sub_param_shard_widths"), pattern), &n) : NULL;
+    p.widths = pattern ? pk_items(pk_get(in->widths, pattern), &n) : NULL;
     p.n = (int)n;
+    if (p.name && p.widths && n > 0 && n <= PARTS_MAX && !widths_fit_shape(&p, in->shape)) {
+        free(p.name);
+        report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
+                   "universal_checkpoint_info: %.80s: parameter_with_sub_params and sub_param_shard_widths give its "
+                   "parts different rows", pattern);
+        return -1;
+    }
     if (p.name && p.widths && n > 0 && n <= PARTS_MAX && l->n < ENTRIES_MAX) {
         ARRAY_ROOM(l->entry, l->cap, l->n + 1);
         l->entry[l->n++] = p;
@@ -76,6 +121,7 @@ static int parse_sub_params_pattern(struct merge_parts_list *l, const struct pk 
 static int parse_sub_params_entry(struct merge_parts_list *l, const struct pk *info, const struct pk *entry,
                                   const char *file, struct report *r)
 {
+    const struct sub_params in = { pk_get(info, "sub_param_shard_widths"), pk_get(entry, "shape") };
     uint32_t n = 0;
     struct pk **pattern = pk_items(pk_get(entry, "patterns"), &n);
     int64_t dim = -1;
@@ -87,8 +133,31 @@ static int parse_sub_params_entry(struct merge_parts_list *l, const struct pk *i
     if (dim != 0)
         return refuse_sub_params(pk_as_str(pattern[0]), "its parts are not cut by rows", file, r);
     for (uint32_t i = 0; i < n && rc == 0; i++)
-        rc = parse_sub_params_pattern(l, info, pk_as_str(pattern[i]), file, r);
+        rc = parse_sub_params_pattern(l, &in, pk_as_str(pattern[i]), file, r);
     return rc;
+}
+
+/* Report keys of sub_param_shard_widths that no entry of the list has. Returns false if there are some. */
+static bool all_widths_used(const struct merge_parts_list *l, const struct pk *info, const char *file,
+                            struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(info, "sub_param_shard_widths"), &n);
+    bool used = true;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *pattern = pk_as_str(pair[2 * i]);
+        char *name = pattern ? merge_parts_name(pattern) : NULL;
+
+        if (!name || !merge_parts_find(l, name)) {
+            report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
+                       "universal_checkpoint_info: sub_param_shard_widths has %.80s, parameter_with_sub_params does "
+                       "not", pattern ? pattern : "a key that is no pattern");
+            used = false;
+        }
+        free(name);
+    }
+    return used;
 }
 
 struct merge_parts_list *merge_parts_read(const struct pk *info, const char *file, struct report *r)
@@ -105,7 +174,7 @@ struct merge_parts_list *merge_parts_read(const struct pk *info, const char *fil
     for (int i = 1; i < l->n && rc == 0; i++)
         if (compare_merge_parts(&l->entry[i - 1], &l->entry[i]) == 0)
             rc = refuse_sub_params(l->entry[i].name, "is named by two entries", file, r);
-    if (rc == 0)
+    if (rc == 0 && all_widths_used(l, info, file, r))
         return l;
     merge_parts_free(l);
     return NULL;

@@ -17,6 +17,8 @@
  * tokens, or (AutoTP) a whole name for every parameter.
  */
 enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
+/* The universal_checkpoint_version of DeepSpeed 0.19. */
+static const double VERSION_MAX = 0.4;
 
 enum token_kind { TOK_CHAR, TOK_ANY, TOK_DIGITS };
 
@@ -214,6 +216,8 @@ static bool check_universal_info_keys(const struct pk *info, bool fused, const c
         "pipeline_replicated_parameter_patterns", "parameter_with_sub_params", "sub_param_shard_widths",
         "autotp_unsupported_parameter_patterns", "affine_map",
     };
+    static const char *const sub_params[] = { "parameter_with_sub_params", "sub_param_shard_widths" };
+    double version;
     uint32_t n = 0, n_sub = 0;
     struct pk **pair = pk_pairs(info, &n);
     bool ok = true;
@@ -230,9 +234,17 @@ static bool check_universal_info_keys(const struct pk *info, bool fused, const c
             report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
                        "universal_checkpoint_info has an unknown key '%s'", key ? key : "?");
     }
-    if (!fused && pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
+    if (pk_as_double(pk_get(info, "universal_checkpoint_version"), &version) && version > VERSION_MAX)
+        report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
+                   "universal_checkpoint_version is %g: versions up to %g are known, and a newer one may have rules "
+                   "that are not read here", version, VERSION_MAX);
+    for (int k = 0; k < 2 && !fused; k++) {
+        const struct pk *v = pk_get(info, sub_params[k]);
+
+        if ((!pk_items(v, &n_sub) && !pk_pairs(v, &n_sub)) || n_sub == 0)
+            continue;
         report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
-                   "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
+                   "universal_checkpoint_info uses %s, which is not supported", sub_params[k]);
         ok = false;
     }
     if (pk_pairs(pk_get(info, "autotp_unsupported_parameter_patterns"), &n_sub) && n_sub > 0) {

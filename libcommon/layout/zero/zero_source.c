@@ -517,6 +517,8 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
         }
         n = (int)recorded;
     }
+    if (n <= l->n)
+        zero_tp_check_degrees(first, first->root, first->path, n);
     if (n == 1)
         return 0;
     if (n > l->n) {

@@ -9,6 +9,7 @@
  *   zero_params.c  the parameter list; runs and tensors -> tensor maps
  *   zero_state.c   run state
  *   zero_tp.c      tensor ranks: joins sources of slices by merge rules
+ *   zero_affine.c  compares the merge rules with affine_map
  *   zero_values.c  other contents of rank 0's files
  *
  * Only the order of param_shapes determines the location of a parameter. param_slice_mappings, which also record
@@ -20,7 +21,8 @@
  *   extra_file E/W        a rank that the checkpoint does not have; W: a .pt file with an unknown name
  *   duplicate_file E      two files of one rank
  *   two_prefixes E        optimizer states under both zero_pp_rank_* and bf16_zero_pp_rank_*
- *   degrees E             dp_world_size or partition_count differ from the number of ranks
+ *   degrees E/W           dp_world_size or partition_count differ from the number of ranks; mp_world_size or
+ *                         checkpoint_parallel_dimensions from that of tensor ranks, W: autotp_size does
  *   mixed_saves E*, W, N  counters, settings, schedules or shapes differ between files; W: the optimizer's number of
  *                         steps differs from the engine's; N: a value that the caller saved differs
  *   other_rank E*         saved as another file
@@ -50,6 +52,7 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/engine/zero_shape.h"
+#include "libcommon/model/merge_parts.h"
 
 /* The three flat states of a rank (master weights and Adam's moments), in this order. */
 enum { ZERO_FP32, ZERO_AVG, ZERO_AVG_SQ, ZERO_STATES };
@@ -194,6 +197,33 @@ struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_t
  * Returns -1 with ERR_DATA if no merge rules are known for the parameters.
  */
 MUST_CHECK int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e);
+
+/*
+ * Compare the numbers of tensor ranks and pipeline stages that the root of a model_states file records with n, the
+ * number of tensor ranks that have files.
+ */
+void zero_tp_check_degrees(const struct zero *z, const struct pk *root, const char *path, int n);
+
+/* ---- zero_affine.c ---- */
+
+/* A parameter that is joined from one slice of each tensor rank. */
+struct zero_joined {
+    const struct param *whole;          /* shape and merge rule of the joined parameter */
+    const int64_t *slice;               /* [whole->ndim]: shape of each slice */
+    const struct merge_parts *parts;    /* NULL if it is not fused */
+    int tp;
+    bool by_lists;                      /* its rule is from lists of patterns; otherwise from a family */
+};
+struct zero_affine;
+/* Returns the table of affine_map, or NULL, after a report if it has an unknown version, if there is none. */
+const struct zero_affine *zero_affine_read(const struct zero *z);
+/* Returns true if `a`, which may be NULL, has an entry for the parameter. */
+bool zero_affine_has(const struct zero_affine *a, const char *name);
+/*
+ * Compare how a parameter is joined with its entry in `a`. Returns false after reporting an ERROR "merge_rule" for
+ * `path` if they disagree or the entry has a form that is not supported.
+ */
+bool zero_affine_check(const struct zero_affine *a, const struct zero_joined *j, const char *path, struct report *r);
 
 /* ---- zero_values.c ---- */
 

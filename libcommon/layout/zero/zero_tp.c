@@ -20,6 +20,8 @@ struct joining {
     struct source *const *rank;         /* [n]; the first becomes the joined source */
     int n;
     struct merge_patterns *patterns;    /* from universal_checkpoint_info; NULL if there is none */
+    const struct zero_affine *affine;   /* from universal_checkpoint_info; NULL if there is none */
+    int64_t vocab;                      /* original_vocab_size in it; 0 if there is none */
     /* the first family that has rules for all names; NULL if there is none or it is not needed */
     struct family *family;
     const struct merge_parts *parts;    /* parts of the parameter that is being joined; NULL if it is not fused */
@@ -183,8 +185,8 @@ static bool find_slices(const struct joining *j, struct param *p, struct param *
 }
 
 /*
- * Returns true if all slices begin with the same bytes. Returns false if these bytes are all zeros, because equal
- * zeros do not show that the slices are copies.
+ * Returns true if all slices begin with the same values. Returns false if these values are one number, because equal
+ * zeros or ones do not show that the slices are copies.
  */
 static bool begin_alike(const struct joining *j, struct param *const *slice)
 {
@@ -197,9 +199,11 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
         const struct tmap_range r = { 0, 0, m ? min_u64(m->len, BYTES) : 0 };
         struct err ignored = {0};
 
-        if (r.len == 0 || tmap_read(m, j->rank[0]->files, r, t ? other : first, &ignored) < 0)
+        const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 1;
+
+        if (r.len < size || tmap_read(m, j->rank[0]->files, r, t ? other : first, &ignored) < 0)
             return false;
-        alike = t == 0 ? first[0] || memcmp(first, first + 1, r.len - 1) != 0 : memcmp(first, other, r.len) == 0;
+        alike = t == 0 ? memcmp(first, first + size, r.len - size) != 0 : memcmp(first, other, r.len) == 0;
     }
     return alike;
 }
@@ -269,13 +273,50 @@ static void compare_rule_with_family(const struct joining *j, const struct param
                merge_rule_name((enum merge_rule)other));
 }
 
+/*
+ * Check a parameter that the patterns split and affine_map does not describe: slices that begin with the same values
+ * seem to be copies. Returns false after an error if each of them also has all rows of the vocabulary.
+ */
+static bool check_copies(const struct joining *j, const struct param *p, struct param *const *slice, int rule)
+{
+    const bool whole = p->ndim > 0 && j->vocab > 0 && p->shape[0] == j->vocab && rule != MERGE_CAT1;
+
+    if (rule == MERGE_REPLICATED || zero_affine_has(j->affine, p->name) || !begin_alike(j, slice))
+        return true;
+    report_add(j->r, whole ? SEV_ERROR : SEV_WARNING, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+               "universal_checkpoint_info says %s, but its slices begin with equal values, as copies do%s",
+               merge_rule_name((enum merge_rule)rule),
+               whole ? ", and each has all rows of original_vocab_size" : "");
+    return !whole;
+}
+
 static int find_slice_merge_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
     const int rule = j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
 
     if (j->patterns)
         compare_rule_with_family(j, p, rule);
-    return rule < 0 || check_parts(j, p, rule) ? rule : -1;
+    if (rule < 0 || !check_parts(j, p, rule))
+        return -1;
+    return !j->patterns || check_copies(j, p, slice, rule) ? rule : -1;
+}
+
+/*
+ * Check the shape and the rule of a joined parameter against affine_map and original_vocab_size. Returns false after
+ * an error.
+ */
+static bool check_joined(const struct joining *j, const struct param *whole, const struct param *slice)
+{
+    const struct zero_joined joined = { whole, slice->shape, j->parts, j->n, j->patterns != NULL };
+
+    if (!zero_affine_check(j->affine, &joined, j->rank[0]->path, j->r))
+        return false;
+    if (whole->merge != MERGE_VOCAB || j->vocab <= whole->shape[0])
+        return true;
+    report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, whole->name,
+               "has %lld rows, original_vocab_size of universal_checkpoint_info is %lld", (long long)whole->shape[0],
+               (long long)j->vocab);
+    return false;
 }
 
 static void join_param(struct joining *j, struct param *p, struct param **slice)
@@ -286,7 +327,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     j->parts = j->patterns ? merge_patterns_parts(j->patterns, p->name) : NULL;
     rule = find_slices(j, p, slice) ? find_slice_merge_rule(j, p, slice) : -1;
     whole.merge = rule < 0 ? MERGE_CAT0 : (enum merge_rule)rule;
-    if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r)) {
+    if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r) || !check_joined(j, &whole, p)) {
         memset(p->state, 0, sizeof p->state);
         p->copy = NULL;
         return;
@@ -327,12 +368,40 @@ static void compare_ranks(const struct joining *j, const struct zero *z)
             report_add(j->r, severity, "mixed_saves", a->path, ERR_NO_BYTE, NULL,
                        "tensor rank %d has another stage, step, number of ranks or of parameters than rank 0", t);
         zero_model_compare_tensor_ranks(z, b->run.values_pt);
+        if (b->run.values_pt)
+            zero_tp_check_degrees(z, pt_root(b->run.values_pt), pt_path(b->run.values_pt), j->n);
+    }
+}
+
+void zero_tp_check_degrees(const struct zero *z, const struct pk *root, const char *path, int n)
+{
+    static const char *const keys[][3] = {
+        { NULL, NULL, "mp_world_size" }, { NULL, "checkpoint_parallel_dimensions", "tp_degree" },
+        { NULL, "checkpoint_parallel_dimensions", "pp_degree" }, { "ds_config", "tensor_parallel", "autotp_size" },
+    };
+
+    int64_t reported = 0;
+
+    for (int i = 0; i < 4; i++) {
+        const bool stages = i == 2, config = i == 3;
+        const struct pk *v = keys[i][0] ? pk_get(root, keys[i][0]) : root;
+        int64_t recorded;
+
+        if (!pk_as_int(pk_get(keys[i][1] ? pk_get(v, keys[i][1]) : v, keys[i][2]), &recorded) || recorded < 1 ||
+            recorded == (stages ? 1 : n) || (config && (n == 1 || recorded == 1)) || (i == 1 && recorded == reported))
+            continue;
+        reported = recorded;
+        report_add(z->r, config ? SEV_WARNING : zero_mismatch(z), "degrees", path, ERR_NO_BYTE, NULL,
+                   "%s is %lld, but there are files of %d %s%s", keys[i][2], (long long)recorded, stages ? 1 : n,
+                   stages ? "pipeline stage" : "tensor rank", stages || n == 1 ? "" : "s");
     }
 }
 
 int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e)
 {
-    struct joining j = { .rank = rank, .n = n, .r = z->r };
+    struct joining j = { .rank = rank, .n = n, .r = z->r, .affine = zero_affine_read(z),
+                         .vocab = pk_int_or(pk_get(pk_get(z->root, "universal_checkpoint_info"),
+                                                   "original_vocab_size"), 0) };
     struct param **slice = xcalloc((size_t)n, sizeof *slice);
     int rc = find_tp_merge_rules(&j, z->root, z->path, e);
 
