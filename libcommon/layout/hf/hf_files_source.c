@@ -8,8 +8,9 @@
  *
  * Findings made here:
  *   missing_param E, shape E   a tensor is missing, or its shape is not that of the BLOOM or GPT-2 in config.json
- *   config N, E       N: config.json is absent or of an unsupported model; E: it is not JSON, or its claims differ
- *                     from the tensors (hf_claims.h, hf_layers.h; a warning with accept_mismatch)
+ *   config N, W, E    N: config.json is absent or of an unsupported model; E: it is not JSON, or its claims differ
+ *                     from the tensors (hf_claims.h, hf_layers.h, quantised.h, which has warnings
+ *                     too; a warning with accept_mismatch)
  *   unread E          a tensor that cannot be read; W with source_opts.skip_unreadable
  *   extra_file W/N    W: a shard that no index names; N: weights in another form, which are not read
  *   no_crc W          there are no checksums, neither in the safetensors format nor in a manifest
@@ -26,6 +27,7 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/quantised.h"
 #include "libcommon/model/config.h"
 #include "libcommon/plan/tmap.h"
 
@@ -276,14 +278,18 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
  */
 static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
 {
+    const enum severity severity = o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
     struct err ignored = {0};
-    json_t *config = hf_config_json(s, &ignored);
+    json_t *config = hf_config_json(s, &ignored), *extra = hf_quant_json(s, &ignored);
 
     if (config)
-        hf_check_claims(s, config, !known, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+        hf_check_claims(s, config, !known, severity, r);
     if (config && !known && !o->holes)
-        hf_check_layers(s, config, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+        hf_check_layers(s, config, severity, r);
+    if (!o->holes)
+        quantised_check(s, config, extra, severity, r);
     json_decref(config);
+    json_decref(extra);
 }
 
 int hf_folder_open(struct source *s, const struct source_listing *l, const struct source_opts *o,

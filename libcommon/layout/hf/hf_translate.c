@@ -50,10 +50,10 @@ static int64_t config_integer_or_default(const json_t *config, const char *key, 
     return v && json_is_integer(v) ? json_integer_value(v) : otherwise;
 }
 
-json_t *hf_config_json(const struct source *s, struct err *e)
+static json_t *read_folder_json(const struct source *s, const char *name, struct err *e)
 {
     enum { MOST = 1 << 24 };
-    const struct source_file *f = s->layout->model_folder ? source_file(s, "config.json") : NULL;
+    const struct source_file *f = s->layout->model_folder ? source_file(s, name) : NULL;
     const uint64_t size = f ? files_size(s->files, f->file) : 0;
     json_t *o = NULL;
     char *text;
@@ -65,6 +65,16 @@ json_t *hf_config_json(const struct source *s, struct err *e)
         o = json_loadb(text, size, 0, NULL);
     free(text);
     return o;
+}
+
+json_t *hf_config_json(const struct source *s, struct err *e)
+{
+    return read_folder_json(s, "config.json", e);
+}
+
+json_t *hf_quant_json(const struct source *s, struct err *e)
+{
+    return read_folder_json(s, "hf_quant_config.json", e);
 }
 
 int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e)

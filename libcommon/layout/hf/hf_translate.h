@@ -29,6 +29,8 @@ struct hf_sizes {
  * or it is not JSON. The caller releases the object with json_decref().
  */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
+/* Returns hf_quant_config.json, in which ModelOpt states its scheme, as hf_config_json() returns config.json. */
+MUST_CHECK json_t *hf_quant_json(const struct source *s, struct err *e);
 /*
  * Read the sizes from config.json. Returns -1 with ERR_DATA if a required number is missing or out of range. The error
  * names `path` as the file.

@@ -11,9 +11,9 @@
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/compute/edit_compute.h"
-#include "libcommon/layout/edit/compute/quantised.h"
 #include "libcommon/layout/edit/edit_hf.h"
 #include "libcommon/layout/edit/edit_verbs.h"
+#include "libcommon/layout/quantised.h"
 #include "libcommon/plan/reader.h"
 #include "libcommon/plan/tmap_slice.h"
 

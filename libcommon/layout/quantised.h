@@ -16,14 +16,15 @@
  * FP8 is E4M3 without infinities. FP4 is E2M1; the low half of a byte is the first of its two numbers. MXFP4 stores the
  * transpose of the weight.
  */
-#ifndef SHARDKIT_LAYOUT_EDIT_QUANTISED_H
-#define SHARDKIT_LAYOUT_EDIT_QUANTISED_H
+#ifndef SHARDKIT_LAYOUT_QUANTISED_H
+#define SHARDKIT_LAYOUT_QUANTISED_H
 
 #include <jansson.h>
 #include <stdbool.h>
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/err.h"
+#include "libcommon/base/report.h"
 
 struct arena;
 struct param;
@@ -62,5 +63,12 @@ struct quantised_model {
  */
 MUST_CHECK int quantised_find(const struct source *s, const json_t *config, const json_t *extra, struct arena *a,
                               struct quantised_model *m, struct err *e);
+/*
+ * Add findings "config" of `severity` about tensors that contradict the scheme: a scale is missing, left over, or of
+ * another type or shape, or codes are of another type. A group_size that the scales contradict, and a scheme without
+ * any quantised tensor, are warnings. Nothing is added about a scheme that is not one of the above.
+ */
+void quantised_check(const struct source *s, const json_t *config, const json_t *extra, enum severity severity,
+                     struct report *r);
 
 #endif
