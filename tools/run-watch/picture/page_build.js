@@ -22,7 +22,7 @@ function valids(run) {
 function speed(run) {
     const f = run.facts;
     if (!f.samples_s) return [];
-    const tokens = run.ratio ? short(f.samples_s * run.ratio) + " tokens/s" : "samples a second";
+    const tokens = run.ratio ? short(f.samples_s * run.ratio) + " tokens/s" : "samples per second";
     const flops = f.tflops ? ", " + trim(f.tflops, 3) + " TFLOPs" : "";
     return [["Throughput", short(f.samples_s) + " /s", tokens + flops]];
 }
@@ -96,11 +96,11 @@ function told() {
 /* ---- charts ---- */
 
 /* uneven: a logarithmic scale is used if the largest value exceeds the median by this factor. */
-const LOSS = { title: "Training loss", unit: "nats a token", height: 280, uneven: 3 };
+const LOSS = { title: "Training loss", unit: "nats per token", height: 280, uneven: 3 };
 const SERIES = [
     ["norm", { title: "Gradient norm", unit: "before clipping", uneven: 12 }],
     ["lr", { title: "Learning rate", unit: "" }],
-    ["samples_s", { title: "Throughput", unit: "samples a second" }],
+    ["samples_s", { title: "Throughput", unit: "samples per second" }],
     ["tflops", { title: "TFLOPs", unit: "of each device" }],
     ["batch", { title: "Batch", unit: "samples", height: 130 }],
     ["scale", { title: "Loss scale", unit: "", height: 150, uneven: 1 }],
@@ -133,7 +133,7 @@ function validLine(run, v, name, hide, c) {
 }
 /* The sets of one run share a chart; several runs are compared with one chart per set. */
 function addValid() {
-    const o = { unit: "nats a token", uneven: 2.5 };
+    const o = { unit: "nats per token", uneven: 2.5 };
     if (!several) {
         const lines = runs[0].valid.map((v, i) => validLine(runs[0], v, v.name, "valid " + v.name, colour(i)));
         const names = lines.length > 1 ? lines.map(l => [l.name, l.colour, l.hide]) : null;
