@@ -61,6 +61,6 @@ int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const
     if (n < c->min_args)
         return cli_usage(cli, "%s", c->missing);
     if (n > c->max_args)
-        return cli_usage(cli, "%s: what is '%s'?", c->missing, w->word[first + c->max_args]);
+        return cli_usage(cli, "%s; '%s' is one argument too many", c->missing, w->word[first + c->max_args]);
     return 0;
 }

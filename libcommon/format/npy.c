@@ -239,7 +239,7 @@ int npy_inspect(const char *path, struct npy_array *a, struct err *e)
     }
     a->bytes = (uint64_t)shape_bytes(a->ndim, a->shape, a->dtype);     /* UINT64_MAX if there are too many elements */
     if (a->bytes != (uint64_t)st.st_size - a->at)
-        err_data(e, path, a->at, "the shape asks for %llu bytes, there are %llu", (unsigned long long)a->bytes,
+        err_data(e, path, a->at, "the shape needs %llu bytes, the file has %llu", (unsigned long long)a->bytes,
                  (unsigned long long)((uint64_t)st.st_size - a->at));
     else
         rc = 0;

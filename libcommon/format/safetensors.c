@@ -557,7 +557,7 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
         goto out;
     bad = utf8_check(text, n);
     if (bad < n)
-        rc = report_header_error(&s, bad, "header: no UTF-8");
+        rc = report_header_error(&s, bad, "header: not UTF-8");
     else if (parse_safetensors_header(&s) == 0 && check_places(&s, files_size(f, file)) == 0)
         rc = index_names(&s);
 out:

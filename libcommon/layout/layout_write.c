@@ -191,7 +191,7 @@ int layout_check_merge(const struct source *s, const struct merge_request *q, st
     else if (s->layout->zero_files && s->topo.tp < 2)
         err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
     else if (s->layout->zero_files && (q->repair || q->target_tp > 1))
-        err_usage(e, "%s: of ZeRO without pipeline files of one tensor rank are written: %s does not go with it",
+        err_usage(e, "%s: ZeRO without pipeline is merged into one tensor rank; %s cannot be used",
                   s->path, q->repair ? "--repair, which keeps them," : "--target-tp");
     else if (s->layout->zero_files && q->certificate)
         err_usage(e, "%s: --certificate is for checkpoints of the pipeline engine", s->path);

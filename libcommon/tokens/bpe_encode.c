@@ -381,7 +381,7 @@ int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_i
     }
     bad = utf8_check(text, len);
     if (bad < len) {
-        err_data(e, "text", bad, "no UTF-8 (byte 0x%02x)", (uint8_t)text[bad]);
+        err_data(e, "text", bad, "not UTF-8 (byte 0x%02x)", (uint8_t)text[bad]);
         return -1;
     }
     put_ids(out, c->b->before, c->b->n_before);

@@ -287,7 +287,7 @@ int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struc
     memset(w->value, 0, (size_t)w->n * sizeof *w->value);
     if (sound < len) {
         j.p = line + sound;
-        return report_jsonl_error(&j, "no UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
+        return report_jsonl_error(&j, "not UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
     }
     strbuf_add(&j.skipped, "", 0);
     rc = parse_jsonl_object(&j, w);

@@ -211,8 +211,8 @@ static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts
         if (!reported && waited * 1000 > PRINT_AFTER_MS) {
             rendezvous_logf(
                 o,
-                "%d of the %d tasks of this launch came; waiting up to %d s for the others (--part 0/1: all of it "
-                "in this task, at once)",
+                "%d of the %d tasks of this launch have started; waiting up to %d s for the others (--part 0/1: all "
+                "of it in this task, at once)",
                 n, o->n_tasks, limit);
             reported = true;
         }
@@ -247,14 +247,14 @@ int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvo
     if (rc != 0)
         return rc;
     if (o->all) {
-        err_data(e, m->dir, ERR_NO_BYTE, "only %d of %d tasks came within %d s", count_present(m, limit),
+        err_data(e, m->dir, ERR_NO_BYTE, "only %d of %d tasks have started within %d s", count_present(m, limit),
                  o->n_tasks, limit);
         return -1;
     }
     if (go_alone(m, o->task, limit, e) < 0)
         return -1;
     m->alone = true;
-    rendezvous_logf(o, "only %d of the %d tasks of this launch came within %d s: task %d does all of it",
+    rendezvous_logf(o, "only %d of the %d tasks of this launch have started within %d s: task %d does all of it",
                     count_present(m, limit), o->n_tasks, limit, o->task);
     return 0;
 }

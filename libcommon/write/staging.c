@@ -162,7 +162,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
         return 0;
     if (!is_staging_path_present(s->job)) {              /* a conversion creates the job folder first and removes it
                                                           * last, so this OUT.part is not ours */
-        err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
+        err_usage(e, "%s: exists and is not what a conversion left; move it to another folder", s->part);
         return -1;
     }
     if ((o->resume || o->n_parts > 1) && same &&

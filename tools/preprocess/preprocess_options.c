@@ -164,9 +164,9 @@ static int check_tokenizer(struct preprocess_job *j)
             return refuse_preprocess_usage(j, "--tokenizer-type names another tokenizer than the given files");
     }
     if (gpt2 && (!j->vocab || !j->merges))
-        return refuse_preprocess_usage(j, "--vocab and --merges go together");
+        return refuse_preprocess_usage(j, "--vocab and --merges need each other");
     if (gpt2 && hf)
-        return refuse_preprocess_usage(j, "--tokenizer goes without --vocab and --merges");
+        return refuse_preprocess_usage(j, "--tokenizer excludes --vocab and --merges");
     return 0;
 }
 
@@ -195,17 +195,17 @@ int preprocess_job_parse(struct preprocess_job *j, int argc, char **argv)
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     if (j->decode && j->cli.n_parts > 1)
-        return refuse_preprocess_usage(j, "--part goes without --decode");
+        return refuse_preprocess_usage(j, "--part and --decode exclude each other");
     if (j->decode && (j->prefix || j->n_inputs))
-        return refuse_preprocess_usage(j, "--decode goes without --input and --output-prefix");
+        return refuse_preprocess_usage(j, "--decode excludes --input and --output-prefix");
     if (!j->decode && j->n_inputs == 0)
         return refuse_preprocess_usage(j, "no --input given");
     if (!j->decode && !j->prefix)
         return refuse_preprocess_usage(j, "no --output-prefix given");
     if (j->form == INPUT_TEXT && j->n_keys)
-        return refuse_preprocess_usage(j, "--json-keys goes with --input-format jsonl");
+        return refuse_preprocess_usage(j, "--json-keys needs --input-format jsonl");
     if (j->form == INPUT_TEXT && j->skip_bad_lines)
-        return refuse_preprocess_usage(j, "--skip-bad-lines goes with --input-format jsonl");
+        return refuse_preprocess_usage(j, "--skip-bad-lines needs --input-format jsonl");
     if (j->n_keys == 0)
         j->keys[j->n_keys++] = "text";
     return check_inputs(j) < 0 ? -1 : check_tokenizer(j);

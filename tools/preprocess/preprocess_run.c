@@ -148,7 +148,7 @@ static int encode_plain(const struct encoding *x, const char *text, size_t len, 
 
     fault->at = any_bytes ? len : utf8_check(text, len);
     if (fault->at < len) {
-        snprintf(fault->what, sizeof fault->what, "no UTF-8 (byte 0x%02x)", (uint8_t)text[fault->at]);
+        snprintf(fault->what, sizeof fault->what, "not UTF-8 (byte 0x%02x)", (uint8_t)text[fault->at]);
         return -1;
     }
     if (encode_text(x, text, len, out, &e) < 0) {
@@ -297,7 +297,7 @@ int job_check_absent(const struct preprocess_job *j, struct err *e)
         bool there = lstat(path, &st) == 0;
 
         if (there && !S_ISREG(st.st_mode))
-            err_usage(e, "%s is there already and no file: move it away, or give another --output-prefix", path);
+            err_usage(e, "%s exists already and is not a file: move it away, or give another --output-prefix", path);
         else if (inputs_check_file(&inputs, path, e) == 0 && there && !j->cli.force)
             err_usage(e, "%s is there already; --force replaces it", path);
         free(prefix);

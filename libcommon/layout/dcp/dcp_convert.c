@@ -45,8 +45,8 @@ int dcp_accepts(const struct source *s, const struct write_request *q, struct er
     const bool same = s->layout == &dcp_layout;
 
     if (q->distributed) {
-        err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
-                  "as they are", s->path);
+        err_usage(e, "%s: --distributed-optimizer needs --to torchdist and an IN of another layout; entries of "
+                  "torchdist keep their form", s->path);
         return -1;
     }
     return dcp_check_request(s, q, false, same, e);

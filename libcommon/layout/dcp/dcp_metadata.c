@@ -306,8 +306,8 @@ static void report_transformed_item(struct dcp_reader *rd, const struct pk *info
 
     pk_text(field(info, "transform_descriptors"), &text);
     report_add(rd->r, SEV_ERROR, "transform", rd->path, info->at, name,
-               "its bytes in %s went through %s, others' perhaps, too: only items as they are can be read; save "
-               "without extensions", file, text.buf);
+               "its bytes in %s are transformed by %s, and others may be, too; only items without transformation "
+               "can be read: save without extensions", file, text.buf);
     strbuf_free(&text);
     rd->transformed = true;
 }

@@ -308,7 +308,7 @@ static bool is_safetensors_item(struct dcp_opening *x, int i)
     if (i == 1 || before[-1].home != it->home || dcp_item_place(x, &before[-1])->at != at)
         report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, dcp_item_name(x, it),
                    "its item begins where that of %s does, as SerializationFormat.SAFETENSORS has it: only TORCH_SAVE "
-                   "can be read; save in that", dcp_item_name(x, before));
+                   "can be read: save in that format", dcp_item_name(x, before));
     return true;
 }
 

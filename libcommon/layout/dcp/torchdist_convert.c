@@ -32,8 +32,8 @@ int torchdist_accepts(const struct source *s, const struct write_request *q, str
     if (q->set_latest && !has_number(q->out))
         err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", q->out);
     else if (q->distributed && same)
-        err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
-                  "as they are", s->path);
+        err_usage(e, "%s: --distributed-optimizer needs --to torchdist and an IN of another layout; entries of "
+                  "torchdist keep their form", s->path);
     return e->kind == ERR_NONE ? dcp_check_request(s, q, q->renames, same, e) : -1;
 }
 

@@ -39,8 +39,8 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
         return NULL;
     }
     if (universal_hdf5_has_model(s)) {
-        err_usage(e, "%s: %s: is made of a run without pipeline, whose model lies in mp_rank_00 too: ds2universal "
-                  "--format pt makes .pt files of it, which are edited", s->path, verb);
+        err_usage(e, "%s: %s: comes from a run without pipeline, whose mp_rank_00 also holds the model; edit the .pt "
+                  "files that ds2universal --format pt makes of it", s->path, verb);
         return NULL;
     }
     to = xcalloc(1, sizeof *to);

@@ -71,8 +71,8 @@ static int make_models(struct edit *x, const struct source *to, const struct zer
         if (rank < 0)
             continue;
         if (rank >= (t->shape.stage < 3 ? 1 : t->shape.world) || (n.kind == DS_ZERO3) != (t->shape.stage == 3)) {
-            err_data(e, files_name(source_files(x->s), x->file[i].file), ERR_NO_BYTE, "is of no rank of ZeRO-%d on "
-                     "%d ranks: left by another save?", t->shape.stage, t->shape.world);
+            err_data(e, files_name(source_files(x->s), x->file[i].file), ERR_NO_BYTE, "belongs to no rank of "
+                     "ZeRO-%d on %d ranks; another save probably left it", t->shape.stage, t->shape.world);
             return -1;
         }
         if (make_model(x, &x->file[i], to, t, e) < 0)

@@ -109,7 +109,7 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
     int n = 0;
 
     if (s->layout->entries && !alone) {
-        err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",
+        err_usage(e, "drop optimizer: cannot be combined with other names in a %s checkpoint; drop these from OUT",
                   s->layout->name);
         return -1;
     }
@@ -139,7 +139,7 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
         for (int st = STATE_FP32; st < STATE_N; st++)
             s->param[i].has_digest[st] = false;  /* the result has no such state, so the manifest must not list it */
     if (n == 0)
-        err_usage(e, "drop optimizer: %s has no files of an optimizer's", s->path);
+        err_usage(e, "drop optimizer: %s has no files of an optimizer", s->path);
     return n == 0 ? -1 : 0;
 }
 

@@ -145,7 +145,7 @@ static const struct edit_layout *find_edit_layout(const struct edit *x)
 
 static int refuse_edit(const struct edit *x, const char *verb, struct err *e)
 {
-    err_usage(e, "%s: %s is not done on a %s checkpoint", x->s->path, verb, x->s->layout->name);
+    err_usage(e, "%s: %s does not apply to a %s checkpoint", x->s->path, verb, x->s->layout->name);
     return -1;
 }
 
@@ -187,7 +187,7 @@ int edit_thin(struct edit *x, struct edit_thinned *out, struct err *e)
                                  : (struct edit_thinned){ .unit = "storage", .user = "tensor" };
     if (thin)
         return thin(x, &out->bytes, e);
-    err_usage(e, "%s: thin is not done on a %s checkpoint: its tensors have no storages that could be larger than they "
-              "are", x->s->path, x->s->layout->name);
+    err_usage(e, "%s: thin does not apply to a %s checkpoint: its files have no unused bytes", x->s->path,
+              x->s->layout->name);
     return -1;
 }

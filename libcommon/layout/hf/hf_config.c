@@ -321,7 +321,7 @@ static int read_hf_config_object(const struct hf_reading *x, struct hf_config *c
     int arch = type ? hf_arch_by_name(type) : -1;
 
     if (arch < 0) {
-        err_data(x->e, x->path, ERR_NO_BYTE, "'model_type' is '%.60s': bloom and gpt2 can be imported",
+        err_data(x->e, x->path, ERR_NO_BYTE, "'model_type' is '%.60s': only bloom and gpt2 can be imported",
                  type ? type : "absent");
         return -1;
     }

@@ -115,9 +115,9 @@ static int check_named(const struct hf_describing *d, struct err *e)
     const struct hf_options *o = d->o;
 
     if (o->arch >= 0 || o->strip_vocab || o->q.per_layer || o->q.bare_names || (o->q.override && !d->config)) {
-        err_usage(e, "%s: of a model that is neither BLOOM nor GPT-2 of Megatron's, tensors are written as they are: "
-                  "--arch, --strip-vocab-padding, --per-layer, --no-prefix and --config KEY=JSON without --config FILE "
-                  "do not go with it", d->s->path);
+        err_usage(e, "%s: is neither BLOOM nor GPT-2 of Megatron-DeepSpeed, so its tensors are written as they are; "
+                  "--arch, --strip-vocab-padding, --per-layer, --no-prefix, and --config KEY=JSON without --config "
+                  "FILE cannot be used", d->s->path);
         return -1;
     }
     source_add_buffers(d->s);

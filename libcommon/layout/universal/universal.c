@@ -371,7 +371,8 @@ static void check_rank_names(const struct source *s, const struct source_file *f
             continue;
         names_add(listed, name, 0);
         if (trained && !source_param(s, name))
-            report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is not there, %s lists it", f->name);
+            report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is missing, and %s lists it",
+                       f->name);
     }
 }
 

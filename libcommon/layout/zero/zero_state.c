@@ -136,10 +136,10 @@ static void compare_moments(struct zero *z)
     if (without >= 0 && with >= 0)
         report_add(z->r, SEV_ERROR, "no_moments",
                    files_name(z->s->files, z->s->file[z->optim_file[without]].file), ERR_NO_BYTE, NULL,
-                   "holds no moments of Adam's, rank %d's file does", with);
+                   "has no moments of Adam, and the file of rank %d has them", with);
     else if (without >= 0)
         report_add(z->r, SEV_WARNING, "no_moments", z->s->path, ERR_NO_BYTE, NULL,
-                   "holds no moments of Adam's: weights alone, as masters");
+                   "has no moments of Adam, only masters");
 }
 
 void zero_state_read(struct zero *z, const struct pt *model, const struct source_file *optim)

@@ -110,7 +110,7 @@ static void test_refuses_json(void **state)
     refused("{" TENSOR("a\\ud800", "U8", "1", 0, 1) "}", 1, "surrogate");
     refused("{" TENSOR("a\\x", "U8", "1", 0, 1) "}", 1, "unknown escape");
     refused("{" TENSOR("a\n", "U8", "1", 0, 1) "}", 1, "control character");
-    refused("{" TENSOR("a\xff", "U8", "1", 0, 1) "}", 1, "no UTF-8");
+    refused("{" TENSOR("a\xff", "U8", "1", 0, 1) "}", 1, "not UTF-8");
     refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ stands twice");
     refused("{\"__metadata__\":{\"a\":1}}", 0, "expected '\"'");
     refused("{\"__metadata__\":{\"a\":null}}", 0, "expected '\"'");

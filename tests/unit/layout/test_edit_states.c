@@ -117,13 +117,15 @@ static const struct {
     { "tests/data/bloom-tp2pp2dp2/global_step20_universal",
       { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "in the optimizer's files alone" } },
     { "tests/data/hf-tied",
-      { [FILL] = "salvage is not done on a hf", [DROP_OPTIMIZER] = "no files of an optimizer", [DROP_RNG] = "no random",
-        [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number", [VOCAB] = "has no vocab_size" } },
+      { [FILL] = "salvage does not apply to a hf", [DROP_OPTIMIZER] = "no files of an optimizer",
+        [DROP_RNG] = "no random", [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number",
+        [VOCAB] = "has no vocab_size" } },
     { "tests/data/hfstorage/tp-2x2",
-      { [FILL] = "salvage is not done on a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
+      { [FILL] = "salvage does not apply to a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
         [DROP_RNG] = "no random", [VOCAB] = "has no vocab_size" } },
     { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own", [VOCAB] = "has no vocab_size" } },
-    { "tests/data/torchdist-gpt2", { [DROP_OPTIMIZER] = "has nothing of an optimizer", [DROP_RNG] = "a form of their own" } },
+    { "tests/data/torchdist-gpt2",
+      { [DROP_OPTIMIZER] = "has no entries of an optimizer", [DROP_RNG] = "a form of their own" } },
 };
 
 /* Reverse the order of the layers. */

@@ -316,7 +316,7 @@ static void refused_configs(void **state)
         { "", "no JSON" },
         { "[]", "no JSON object" },
         { "{}", "'model_type' is 'absent'" },
-        { "{\"model_type\":\"llama\"}", "'model_type' is 'llama': bloom and gpt2 can be imported" },
+        { "{\"model_type\":\"llama\"}", "'model_type' is 'llama': only bloom and gpt2 can be imported" },
         { "{\"model_type\":\"gpt2\"}", "'vocab_size' is absent" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":\"5\"}",
           "'n_positions' is none, a number of 1 or more is expected" },

@@ -292,7 +292,7 @@ static void test_utf8(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(utf8_check(cases[i].text, cases[i].n), cases[i].sound);
     assert_int_equal(bpe_encode(c, "ab\xff" "c", 4, &ids, &e), -1);
-    assert_string_equal(e.msg, "text: at byte 2: no UTF-8 (byte 0xff)");
+    assert_string_equal(e.msg, "text: at byte 2: not UTF-8 (byte 0xff)");
     bpe_ids_free(&ids);
     bpe_encoder_free(c);
     bpe_free(b);
@@ -441,7 +441,7 @@ static void test_jsonl(void **state)
     jsonl_refuses("{\"text\": \"\\ud83d\\ud83d\"}", 12, "the lone surrogate \\ud83d is no character");
     jsonl_refuses("{\"text\": \"\\u12g4\"}", 12, "\\u needs four hexadecimal digits");
     jsonl_refuses("{\"text\": \"\t\"}", 10, "control character 0x09 in a string");
-    jsonl_refuses("{\"text\": \"\xff\"}", 10, "no UTF-8 (byte 0xff)");
+    jsonl_refuses("{\"text\": \"\xff\"}", 10, "not UTF-8 (byte 0xff)");
     jsonl_refuses("{\"text\": \"a\"", 12, "expected ',' or '}'");
     jsonl_refuses("{\"text\": \"a\",}", 13, "expected a string");
     jsonl_refuses("{\"text\": \"a\"} x", 14, "something follows the object");

@@ -500,7 +500,7 @@ static void test_model(void **state)
     refuse(MODEL RUN "--seq-length 256", NULL, 1, "--max-position-embeddings 128 is less than --seq-length 256");
     refuse(MODEL "--micro-batch-size 1 --train-samples 1200 --lr 2e-3 --data-path /d/text", NULL, 1,
            "the vocabulary is not known: give a tokenizer, --vocab-size or --pad-vocab-size-to");
-    refuse(MODEL RUN "--vocab-file v", NULL, 1, "--vocab-file and --merge-file go together");
+    refuse(MODEL RUN "--vocab-file v", NULL, 1, "--vocab-file and --merge-file need each other");
     refuse(MODEL RUN "--grad-reduce-dtype bf16", NULL, 1, "--grad-reduce-dtype bf16 needs --bf16");
     refuse(MODEL RUN "--checkpoint-activations --recompute-granularity selective", NULL, 1,
            "--checkpoint-activations means --recompute-granularity full, found selective");

@@ -117,7 +117,7 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
         return -1;
     }
     if ((o->vocab_file != NULL) != (o->merge_file != NULL)) {
-        err_usage(e, "--vocab-file and --merge-file go together");
+        err_usage(e, "--vocab-file and --merge-file need each other");
         return -1;
     }
     if (!o->load && !o->pad_vocab_size_to && !o->vocab_size && !o->vocab_file && !o->tokenizer_name_or_path &&

@@ -209,7 +209,7 @@ int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
         else
             edit_dcp_visit_parts(x, i, forget_digest, NULL);
     if (x->entries->n == t->n) {
-        err_usage(e, "drop optimizer: %s has nothing of an optimizer's", x->s->path);
+        err_usage(e, "drop optimizer: %s has no entries of an optimizer", x->s->path);
         return -1;
     }
     return check_values(x, e) < 0 ? -1 : edit_entries_resolve_files(x, e);

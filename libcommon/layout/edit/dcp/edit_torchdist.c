@@ -333,7 +333,8 @@ static const struct param *find_module_guide(const struct relisting *w, const ch
         if (first_listed_tensor(w, p) < 0)
             continue;
         if (guide && !stay_together(w, p, guide, n)) {
-            err_usage(e, "%s goes with its module, of which %s and %s would be parted", name, guide->name, p->name);
+            err_usage(e, "%s belongs to a module whose tensors %s and %s would get different modules", name,
+                      guide->name, p->name);
             return NULL;
         }
         guide = guide ? guide : p;
