@@ -24,6 +24,12 @@ check "the program holds a symbol table" is_stripped
 for t in $tools; do
     check "$t --help differs" sh -c '"$1/$3" --help >"$4/a" 2>&1; "$2/$3" --help >"$4/b" 2>&1; cmp -s "$4/a" "$4/b"' - "$BIN" "$STATIC" "$t" "$W"
 done
+# README.md names the size in MB and the oldest kernel.
+has_size_of_readme() {
+    grep -q "static program of $((($(stat -c %s "$STATIC/shardkit") + 500000) / 1000000)) MB .*(x86-64, Linux $(readelf -nW \
+        "$STATIC/shardkit" | sed -n 's/.*OS: Linux, ABI: \([0-9]*\.[0-9]*\)\..*/\1/p'))" README.md
+}
+[ "$(uname -m)" != x86_64 ] || check "README.md names another size or kernel" has_size_of_readme
 printf 'static: %s bytes; %s\n' "$(stat -c %s "$STATIC/shardkit")" "$(readelf -nW "$STATIC/shardkit" | sed -n 's/.*ABI: /for /p')"
 
 # ---- equal bytes ---------------------------------------------------------------------
