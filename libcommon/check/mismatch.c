@@ -226,8 +226,13 @@ static void sample_values(struct sampler *m, enum state st, enum dtype t, const 
 
     if (!m->all)
         return;
-    values_add(&v, t, bytes, n * (uint64_t)dtype_size(t), st == STATE_EXP_AVG_SQ);
-    if (v.n_nan + v.n_inf + v.n_negative <= worst->n_nan + worst->n_inf + worst->n_negative)
+    if (m->p->scale)
+        values_add_scales(&v, param_scale_type(m->p, t), bytes, n * (uint64_t)dtype_size(t));
+    else
+        values_add(&v, t, bytes, n * (uint64_t)dtype_size(t), st == STATE_EXP_AVG_SQ);
+    v.n_zero = m->p->scale == SCALE_OF_SCALES ? v.n_zero : 0;
+    if (v.n_nan + v.n_inf + v.n_negative + v.n_zero <=
+        worst->n_nan + worst->n_inf + worst->n_negative + worst->n_zero)
         return;
     *worst = v;
     m->out->n_read[st] = n;
@@ -380,7 +385,7 @@ static void sample_kept_state(struct sampler *m, enum state st)
     const uint64_t n = min_u64(SAMPLE, len), places = min_u64(KEPT_PLACES, (len + SAMPLE - 1) / SAMPLE);
     uint8_t bytes[SAMPLE * 16];
 
-    if (n == 0 || size > 16 || !dtype_has_nan(map->dtype) || !map->slice->n_extents)
+    if (n == 0 || size > 16 || !(dtype_has_nan(map->dtype) || m->p->scale) || !map->slice->n_extents)
         return;
     for (uint64_t i = 0; i < places; i++) {
         const uint64_t first = places > 1 ? (len - n) / (places - 1) * i : 0;
@@ -545,7 +550,7 @@ static void report_sampled_values(const struct source *s, const struct sampled *
         for (enum state st = 0; st < STATE_N; st++) {
             const struct param *p = &s->param[i];
             struct verdict_of of = { .s = s, .param = p->name, .what = state_name(st), .map = p->state[st],
-                                     .trained = p->state[STATE_EXP_AVG],
+                                     .trained = p->state[STATE_EXP_AVG], .scale = p->scale,
                                      .severity = o->accept ? SEV_WARNING : SEV_ERROR };
 
             if (v[i].n_read[st]) {
@@ -815,7 +820,7 @@ bool mismatch_is(const struct finding *f)
 {
     static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments",
                                          "file_crc", "file_size", "file_missing", "file_unlisted",
-                                         "not_finite", "tied", "replicas" };
+                                         "not_finite", "scale", "tied", "replicas" };
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(f->code, codes[i]) == 0)

@@ -35,7 +35,7 @@ struct passed {
     enum state state;
     bool tied;
     struct crc_sum rounded;     /* for masters: the CRC of the weights to which they round */
-    _Atomic uint64_t n_nan, n_inf, n_negative;
+    _Atomic uint64_t n_nan, n_inf, n_negative, n_zero;
 };
 
 struct values_check {
@@ -64,6 +64,8 @@ static void add_counts(struct passed *p, const struct values *c)
         p->n_inf += c->n_inf;
     if (c->n_negative)
         p->n_negative += c->n_negative;
+    if (c->n_zero)
+        p->n_zero += c->n_zero;
 }
 
 /*
@@ -177,6 +179,11 @@ static void on_scanned_bytes(void *ctx, int item, uint64_t from, const void *byt
     struct passed *p = &v->passed[item];
     struct values c = {0};
 
+    if (p->param && p->param->scale) {
+        values_add_scales(&c, param_scale_type(p->param, m->dtype), bytes, len);
+        add_counts(p, &c);
+        return;
+    }
     if (m->dtype == DTYPE_F32) {
         scan_f32_bytes(v, p, m->len, from, bytes, len);
         return;
@@ -340,12 +347,13 @@ static struct verdict_of verdict_of_item(const struct values_check *v, int i, co
     const struct param *p = v->passed[i].param;
 
     return (struct verdict_of){ .s = v->s, .param = p ? p->name : v->name[i], .what = what, .map = v->item[i].map,
-                                .trained = p && p->state[STATE_EXP_AVG], .severity = SEV_ERROR };
+                                .trained = p && p->state[STATE_EXP_AVG], .severity = SEV_ERROR,
+                                .scale = p ? p->scale : SCALE_NONE };
 }
 
 static struct values counts_of(const struct passed *p)
 {
-    return (struct values){ p->n_nan, p->n_inf, p->n_negative };
+    return (struct values){ p->n_nan, p->n_inf, p->n_negative, p->n_zero };
 }
 
 /*

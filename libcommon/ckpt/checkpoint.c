@@ -180,6 +180,11 @@ static const char *spelled_name(const struct source *s, int i)
     return name ? name : "";
 }
 
+enum dtype param_scale_type(const struct param *p, enum dtype stored)
+{
+    return p->scale == SCALE_OF_BLOCKS_U8 && stored == DTYPE_U8 ? DTYPE_F8_E8M0 : stored;
+}
+
 int param_named_state(const struct param *p)
 {
     int bare = -1, others = 0;

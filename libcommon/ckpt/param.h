@@ -22,6 +22,12 @@ struct tmap;
 #define TRAINED_STATES 3
 extern const enum state trained_states[TRAINED_STATES];
 
+/*
+ * The use of a parameter as a scale of quantised weights. Scales are finite and not negative. SCALE_OF_BLOCKS_U8:
+ * powers of two (E8M0) in a tensor of type u8. SCALE_OF_SCALES: one factor of all scales, which is not 0.
+ */
+enum scale_use { SCALE_NONE, SCALE_OF_BLOCKS, SCALE_OF_BLOCKS_U8, SCALE_OF_SCALES };
+
 struct param {
     /* canonical name of the parameter, as it is in the files: "3.mlp.dense_4h_to_h.weight" */
     const char *name;
@@ -42,6 +48,7 @@ struct param {
     bool has_digest[STATE_N];
     /* [st]: the name under which the files store the state, if it differs from the member `name`; otherwise NULL */
     const char *spelled[STATE_N];
+    enum scale_use scale;
     const char *shared_with;    /* if this is the second name of a tied weight: the first name; otherwise NULL */
 };
 
@@ -66,6 +73,8 @@ struct source_stack {
     const int *row;
 };
 
+/* Returns the type as which the elements of a scale are read; `stored` is their type in the files. */
+enum dtype param_scale_type(const struct param *p, enum dtype stored);
 /*
  * If the files store one state of the parameter under p->name and others under other names, returns the former.
  * Otherwise returns -1.

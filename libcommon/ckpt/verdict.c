@@ -38,13 +38,30 @@ static bool is_mask(const struct verdict_of *of)
     return mask;
 }
 
+/* Report numbers that are no scales of quantised weights. */
+static void report_scales(const struct verdict_of *of, const struct values *v, struct report *r)
+{
+    if (v->n_negative)
+        report_add(r, of->severity, "scale", of->file, ERR_NO_BYTE, of->param,
+                   "%llu of %llu %s are negative, and scales of quantised weights are not",
+                   (unsigned long long)v->n_negative, elems_of(of), unit(of));
+    if (v->n_zero && of->scale == SCALE_OF_SCALES)
+        report_add(r, of->severity, "scale", of->file, ERR_NO_BYTE, of->param,
+                   "is 0, and the scale of all scales of a quantised weight is not");
+    else if (v->n_zero && v->n_zero == elems_of(of) && !of->n_read)
+        report_add(r, SEV_WARNING, "scale", of->file, ERR_NO_BYTE, of->param,
+                   "all scales are 0, so that the quantised weight is 0");
+}
+
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r)
 {
     if (v->n_nan || v->n_inf)
         report_add(r, !of->trained && v->n_nan == 0 && is_mask(of) ? SEV_NOTE : of->severity, "not_finite", of->file,
                    ERR_NO_BYTE, of->param, "%s%sholds %llu NaN and %llu infinite values", of->what,
                    *of->what ? " " : "", (unsigned long long)v->n_nan, (unsigned long long)v->n_inf);
-    if (v->n_negative)
+    if (of->scale)
+        report_scales(of, v, r);
+    else if (v->n_negative)
         report_add(r, of->severity, "negative_exp_avg_sq", of->file, ERR_NO_BYTE, of->param,
                    "exp_avg_sq is negative in %llu of %llu %s", (unsigned long long)v->n_negative, elems_of(of),
                    unit(of));
@@ -52,7 +69,7 @@ void verdict_values(const struct verdict_of *of, const struct values *v, struct 
 
 int verdict_check_values(const struct verdict_of *of, const struct values *v, struct report *r, struct err *e)
 {
-    if (v->n_nan + v->n_inf + v->n_negative == 0)
+    if (v->n_nan + v->n_inf + v->n_negative + v->n_zero == 0)
         return 0;
     verdict_values(of, v, r);
     if (report_first_error(r, e) == 0)

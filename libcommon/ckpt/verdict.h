@@ -7,9 +7,8 @@
 #ifndef SHARDKIT_CKPT_VERDICT_H
 #define SHARDKIT_CKPT_VERDICT_H
 
+#include "libcommon/ckpt/param.h"
 #include "libcommon/plan/stats.h"
-
-struct param;
 
 /* The tensor whose values are checked. A finding names it. */
 struct verdict_of {
@@ -19,6 +18,7 @@ struct verdict_of {
     const char *what;                   /* which state or copy it is: "exp_avg", "fp32 of the last stage" */
     const struct tmap *map;             /* map of the whole tensor */
     bool trained;                       /* the optimizer has states for the parameter */
+    enum scale_use scale;               /* use of the parameter as a scale of quantised weights */
     uint64_t n_read;                    /* number of elements that were read; 0 if all were */
     /* severity of findings that are errors: SEV_ERROR, or SEV_WARNING if the user accepts mismatches */
     enum severity severity;
@@ -26,7 +26,8 @@ struct verdict_of {
 /*
  * Report "not_finite" and "negative_exp_avg_sq" by the counts in v. Reports nothing if all counts are 0. If the tensor
  * is not trained, has no name of a weight, and consists of zeros and infinities only, it is a mask: "not_finite" is
- * then only a note.
+ * then only a note. Reports "scale" about a scale that is negative, a scale of scales that is 0, and, as a warning,
+ * about scales that are all 0.
  */
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r);
 /* Like verdict_values(). If a finding is an error, returns -1 with it in *e, which names --accept-mismatch. */

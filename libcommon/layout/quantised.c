@@ -552,7 +552,7 @@ int quantised_find(const struct source *s, const json_t *config, const json_t *e
     return found;
 }
 
-void quantised_check(const struct source *s, const json_t *config, const json_t *extra, enum severity severity,
+void quantised_check(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                      struct report *r)
 {
     struct search q = { .s = s, .a = arena_new(0), .r = r, .severity = severity };
@@ -566,5 +566,13 @@ void quantised_check(const struct source *s, const json_t *config, const json_t 
     if (found == 1 && !any)
         report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
                    "config.json states quantised weights (%s), and there are none", m.scheme);
+    for (int i = 0; i < m.n; i++) {
+        const struct quantised_weight *w = &m.weight[i];
+
+        s->param[w->scale - s->param].scale = quantised_map(w->scale)->dtype == DTYPE_U8 ? SCALE_OF_BLOCKS_U8
+                                                                                         : SCALE_OF_BLOCKS;
+        if (w->global)
+            s->param[w->global - s->param].scale = SCALE_OF_SCALES;
+    }
     arena_free(q.a);
 }

@@ -77,7 +77,10 @@ static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *sr
     for (uint64_t at = 0, k; at < n; at += k) {
         k = min_u64(CACHE_BYTES, n - at);
         crc = dst ? crc_copy(crc, dst + at, src + at, k) : crc_bytes(crc, src + at, k);
-        values_add(&v, it->map->dtype, src + at, k, it->values == PLAN_VALUES_NEGATIVE);
+        if (it->values == PLAN_VALUES_SCALES)
+            values_add_scales(&v, it->scale_type, src + at, k);
+        else
+            values_add(&v, it->map->dtype, src + at, k, it->values == PLAN_VALUES_NEGATIVE);
     }
     if (v.n_nan)
         it->n_nan += v.n_nan;
@@ -85,6 +88,8 @@ static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *sr
         it->n_inf += v.n_inf;
     if (v.n_negative)
         it->n_negative += v.n_negative;
+    if (v.n_zero)
+        it->n_zero += v.n_zero;
     return crc;
 }
 

@@ -75,8 +75,9 @@ struct plan_item {
      * Set by the caller: count invalid values (stats.h) among the elements that are read. They are counted in each
      * copy, before the conversion.
      */
-    enum { PLAN_VALUES_NONE, PLAN_VALUES, PLAN_VALUES_NEGATIVE } values;
-    _Atomic uint64_t n_nan, n_inf, n_negative;
+    enum { PLAN_VALUES_NONE, PLAN_VALUES, PLAN_VALUES_NEGATIVE, PLAN_VALUES_SCALES } values;
+    enum dtype scale_type;      /* with PLAN_VALUES_SCALES: type of the elements */
+    _Atomic uint64_t n_nan, n_inf, n_negative, n_zero;
     _Atomic uint64_t left;      /* number of bytes that have not been processed yet; used by the executor */
     bool done;                  /* an earlier run has completed the item, so a resumed run skips it */
 };

@@ -668,6 +668,7 @@ static void count_by_value(struct values *v, enum dtype t, const uint8_t *b, uin
         v->n_nan += isnan(x) != 0;
         v->n_inf += isinf(x) != 0;
         v->n_negative += negative && x < 0;
+        v->n_zero += x == 0;
     }
 }
 
@@ -697,6 +698,12 @@ static void add_bytes(struct values *v, enum dtype t, const uint8_t *b, uint64_t
         if (negative || any_odd_byte(t, b + at, n))
             count_by_value(v, t, b + at, n, negative);
     }
+}
+
+void values_add_scales(struct values *v, enum dtype t, const void *bytes, uint64_t len)
+{
+    if (dtype_has_nan(t))
+        count_by_value(v, t, bytes, len, true);
 }
 
 void values_add(struct values *v, enum dtype type, const void *bytes, uint64_t len, bool negative)

@@ -66,6 +66,7 @@ struct values {
     uint64_t n_nan, n_inf;
     uint64_t n_negative;                /* number of values less than zero, without -0 and NaN; only counted on
                                          * request */
+    uint64_t n_zero;                    /* number of zeros; only counted in scales */
 };
 
 /*
@@ -74,6 +75,8 @@ struct values {
  * `negative` requests that negative values be counted, too.
  */
 void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len, bool negative);
+/* Like values_add() with negative values, for the scales of quantised weights, whose zeros are counted, too. */
+void values_add_scales(struct values *v, enum dtype t, const void *bytes, uint64_t len);
 
 /* ---- whole tensors, by the executor (stats_run.c) ---- */
 

@@ -149,8 +149,11 @@ static void count_values(struct conversion *r)
         struct plan_item *it = plan_item(r->plan, i);
         const struct sink_item *si = it->user;
 
-        if (si && !si->repeated)
-            it->values = si->state == STATE_EXP_AVG_SQ ? PLAN_VALUES_NEGATIVE : PLAN_VALUES;
+        if (!si || si->repeated)
+            continue;
+        it->values = r->src->param[si->param].scale ? PLAN_VALUES_SCALES
+                     : si->state == STATE_EXP_AVG_SQ ? PLAN_VALUES_NEGATIVE : PLAN_VALUES;
+        it->scale_type = param_scale_type(&r->src->param[si->param], it->map->dtype);
     }
 }
 
@@ -162,9 +165,10 @@ static int check_passed(struct conversion *r, const struct plan_item *it, struct
 {
     const struct sink_item *si = it->user;
     const struct param *param = &r->src->param[si->param];
-    const struct values v = { it->n_nan, it->n_inf, it->n_negative };
+    const struct values v = { it->n_nan, it->n_inf, it->n_negative, it->n_zero };
     const struct verdict_of of = { .s = r->src, .file = NULL, .param = param->name, .what = state_name(si->state),
-                                   .map = it->map, .trained = param->state[STATE_EXP_AVG], .severity = mismatch(r) };
+                                   .map = it->map, .trained = param->state[STATE_EXP_AVG], .severity = mismatch(r),
+                                   .scale = param->scale };
 
     return verdict_check_values(&of, &v, r->found, e);
 }

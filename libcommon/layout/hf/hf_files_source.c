@@ -276,7 +276,7 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
  * Check that config.json agrees with the tensors. If the model is supported, expect_all() has already checked the
  * sizes.
  */
-static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
+static void check_claims(struct source *s, bool known, const struct source_opts *o, struct report *r)
 {
     const enum severity severity = o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
     struct err ignored = {0};
