@@ -61,6 +61,7 @@ struct scan {
     uint64_t n, at;
     const char *path;
     struct err *e;
+    bool may_be_cut, cut;               /* a file that ends before its tensors do is accepted; the file is such a one */
 };
 
 static int report_header_error(const struct scan *s, uint64_t at, const char *what)
@@ -487,7 +488,8 @@ static int check_places(struct scan *s, uint64_t file_size)
         return 0;
     err_data(s->e, s->path, data, "the tensors need %llu bytes, the file has %llu: %s", (unsigned long long)at,
              (unsigned long long)(file_size - data), at < file_size - data ? "bytes after them" : "cut short");
-    return -1;
+    s->cut = at > file_size - data;
+    return s->cut && s->may_be_cut ? 0 : -1;
 }
 
 static int by_name(const void *a, const void *b)
@@ -534,8 +536,13 @@ static int check_header_length(struct files *f, int file, uint64_t *n, struct er
 
 struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
 {
+    return safetensors_open_cut(f, file, NULL, e);
+}
+
+struct safetensors *safetensors_open_cut(struct files *f, int file, bool *cut, struct err *e)
+{
     struct safetensors *st;
-    struct scan s = { .path = files_name(f, file), .e = e };
+    struct scan s = { .path = files_name(f, file), .e = e, .may_be_cut = cut != NULL };
     uint64_t n, bad;
     char *text;
     int rc = -1;
@@ -562,6 +569,8 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
         rc = index_names(&s);
 out:
     free(text);
+    if (cut)
+        *cut = rc == 0 && s.cut;
     if (rc == 0)
         return st;
     safetensors_close(st);

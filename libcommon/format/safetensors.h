@@ -39,6 +39,11 @@ struct safetensors;
  * multiple of the header's size.
  */
 MUST_CHECK struct safetensors *safetensors_open(struct files *f, int file, struct err *e);
+/*
+ * Like safetensors_open(), but accepts a file that ends before its tensors do. *cut is set to true for such a file, and
+ * *e is then the error that safetensors_open() would return. The caller checks each tensor against the file's length.
+ */
+MUST_CHECK struct safetensors *safetensors_open_cut(struct files *f, int file, bool *cut, struct err *e);
 void safetensors_close(struct safetensors *st);                 /* accepts NULL */
 int safetensors_n(const struct safetensors *st);
 /* Return tensor i. Tensors are sorted by offset. */

@@ -231,9 +231,14 @@ int change_salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     struct source *other = j->from ? open_from(j, &from, e) : NULL;
     int rc = -1;
 
+    if (!source_opens_with_holes(s)) {
+        err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, source_layout_name(s));
+        goto out;
+    }
     o.from = other;
     if (!j->from || (other && salvage_check_from(s, other, e) == 0))
         rc = salvage(j, s, x, &o, e);
+out:
     damage_free(&from);
     source_close(other);
     return rc;

@@ -13,6 +13,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
+#include "libcommon/check/verify.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
@@ -25,11 +26,13 @@ struct damaged {
     const struct source *s;
     const struct report *r;             /* findings of opening the checkpoint */
     struct report *foreign;             /* findings of mismatch_find_foreign(), about files of another save */
+    struct report *listed;              /* findings about files that differ from those that the manifest lists */
     struct damage d;
     struct salvage x;
     int n_weights;                      /* number of parameters with damaged weights */
     int n_intact;                       /* number of parameters without any damage */
-    bool lost_files;                    /* a finding of opening reports lost or unreadable files */
+    int n_absent;                       /* number of errors about parameters that no file has, or of another form */
+    bool lost_files;                    /* a finding of opening reports lost or unreadable files, or lost parameters */
     bool no_optimizer;                  /* the checkpoint has no file with optimizer states */
 };
 
@@ -43,6 +46,44 @@ static bool is_hit(const struct damage *d, int param, int st)
     return false;
 }
 
+static bool is_finding_of(const struct finding *f, const char *const *codes)
+{
+    for (; *codes; codes++)
+        if (strcmp(f->code, *codes) == 0)
+            return true;
+    return false;
+}
+
+/* Returns true if the finding reports that a file lacks a part of a parameter of the source. */
+static bool is_lost_part(const struct finding *f)
+{
+    static const char *const codes[] = { "missing_key", "missing_param", "state_missing", NULL };
+
+    return f->param && f->severity > SEV_NOTE && is_finding_of(f, codes);
+}
+
+static bool has_lost_part(const struct damaged *x, const char *param)
+{
+    for (int i = 0; i < report_n(x->r); i++)
+        if (is_lost_part(report_get(x->r, i)) && strcmp(report_get(x->r, i)->param, param) == 0)
+            return true;
+    return false;
+}
+
+static void count_findings(struct damaged *x)
+{
+    static const char *const lost[] = { "missing_file", "unreadable", "stand_in", NULL };
+
+    for (int i = 0; i < report_n(x->r); i++) {
+        const struct finding *f = report_get(x->r, i);
+
+        x->lost_files |= f->severity == SEV_ERROR || is_finding_of(f, lost) || is_lost_part(f);
+        x->no_optimizer |= strcmp(f->code, "no_optimizer") == 0;
+        x->n_absent += f->severity == SEV_ERROR && f->param && x->s->n_unread == 0 &&
+                       (!source_param(x->s, f->param) || strcmp(f->code, "config") == 0);
+    }
+}
+
 static void count_damaged_params(struct damaged *x)
 {
     for (int i = 0; i < x->s->n_params; i++) {
@@ -52,15 +93,8 @@ static void count_damaged_params(struct damaged *x)
         const bool none = !p->state[weights] && !p->shared_with;
 
         x->n_weights += none || is_hit(&x->d, i, weights);
-        x->n_intact += !none && !is_hit(&x->d, i, -1);
+        x->n_intact += !none && !is_hit(&x->d, i, -1) && !has_lost_part(x, p->name);
     }
-    for (int i = 0; i < report_n(x->r); i++)
-        x->lost_files |= report_get(x->r, i)->severity == SEV_ERROR ||
-                         strcmp(report_get(x->r, i)->code, "missing_file") == 0 ||
-                         strcmp(report_get(x->r, i)->code, "unreadable") == 0 ||
-                         strcmp(report_get(x->r, i)->code, "stand_in") == 0;
-    for (int i = 0; i < report_n(x->r); i++)
-        x->no_optimizer |= strcmp(report_get(x->r, i)->code, "no_optimizer") == 0;
 }
 
 /* Returns true if the files are of two different saves. */
@@ -71,7 +105,42 @@ static bool is_mixed(const struct damaged *x)
 
 static bool is_damaged(const struct damaged *x)
 {
-    return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer || is_mixed(x);
+    return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer || is_mixed(x) || report_n(x->listed);
+}
+
+/* Returns true if a record of the file is bad, or a finding of opening is about the file. */
+static bool is_listed_elsewhere(const struct damaged *x, const char *file)
+{
+    char *base = path_base(file);
+    bool found = false;
+
+    for (int i = 0; i < x->d.n_records && !found; i++)
+        found = x->d.why[i] != DAMAGE_NONE &&
+                strcmp(files_name(x->s->files, files_record(x->s->files, i)->file), file) == 0;
+    for (int i = 0; i < report_n(x->r) && !found; i++) {
+        const struct finding *f = report_get(x->r, i);
+
+        found = f->severity > SEV_NOTE && ((f->file && strcmp(f->file, file) == 0) || strstr(f->text, base));
+    }
+    free(base);
+    return found;
+}
+
+/* Compare the other bytes of the files with the manifest. Files whose damage is already listed are left out. */
+static void compare_listed_files(struct damaged *x, struct source *s)
+{
+    struct report *all = report_new();
+    struct err e = {0};
+
+    if (verify_listed(s, all, &e) < 0)
+        report_add_err(x->listed, "read", &e);
+    for (int i = 0; i < report_n(all); i++) {
+        const struct finding *f = report_get(all, i);
+
+        if (f->file && !is_listed_elsewhere(x, f->file))
+            report_add(x->listed, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(all);
 }
 
 /*
@@ -233,6 +302,11 @@ static void print_ways_of_incomplete(const struct damaged *x)
 {
     struct source *weights;
 
+    if (x->n_absent && x->n_absent == report_count(x->r, SEV_ERROR)) {
+        printf("the errors name parameters that no file has, or that contradict config.json; no tool can make them, "
+               "so copy the checkpoint again from its origin, or convert it again\n");
+        return;
+    }
     if (opens_with_mismatch(x)) {
         cli_printf(stdout, "the files named above are from another save than the other files; remove the wrong ones, "
                            "which then count as lost; reshape, merge-tp, ds2universal and export-hf use all files "
@@ -256,7 +330,7 @@ static void print_ways(const struct damaged *x)
     struct source *weights;
 
     printf("%d of %d parameters%s are complete in every state\n", x->n_intact, x->s->n_params,
-           is_damage_list_complete(x) ? "" : " that could be opened");
+           is_damage_list_complete(x) ? "" : x->n_absent ? " that the files have" : " that could be opened");
     if (is_mixed(x)) {
         printf("the files are from two saves; remove the wrong ones before you export weights or resume training\n");
         return;
@@ -271,6 +345,11 @@ static void print_ways(const struct damaged *x)
         cli_printf(stdout, "no tensor is damaged; 'ckpt-inspect verify' also checks the other bytes and the values\n");
         return;
     }
+    if (report_n(x->listed))
+        printf("the files named above are not those that manifest.json lists; copy them again from their origin or a "
+               "backup\n");
+    if (!x->d.n && !x->d.n_values && !x->lost_files && !x->no_optimizer)
+        return;
     weights = open_weights(x);
     print_weights_way(weights);
     source_close(weights);
@@ -312,6 +391,12 @@ static void print_damage_text(const struct inspect *in, const struct damaged *x)
         free(text);
     }
     print_records(x);
+    for (int i = 0; i < report_n(x->listed); i++) {
+        char *text = finding_text(report_get(x->listed, i));
+
+        cli_printf(stdout, "%s\n", text);
+        free(text);
+    }
     for (int i = 0; i < x->x.n; i++)
         print_damaged_state(x, &x->x.state[i]);
     for (int i = 0; i < x->d.n_values; i++)
@@ -359,13 +444,14 @@ static void print_damage_json(const struct damaged *x)
         json_array_append_new(states, damaged_state_json(x, &x->x.state[i]));
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
-    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "path",
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "path",
                        out_text(x->s->path), "layout", source_layout_name(x->s), "damaged", (int)is_damaged(x),
                        "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
                        "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
                        "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0 && !is_mixed(x)),
                        "foreign", out_findings(x->foreign), "findings",
-                       out_findings(x->r), "records", records_json(x), "states", states, "values", values));
+                       out_findings(x->r), "records", records_json(x), "states", states, "values", values, "listed",
+                       out_findings(x->listed)));
 }
 
 /* ---- the command ---- */
@@ -378,13 +464,15 @@ int cmd_damage(struct inspect *in)
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(in->arg[0], &so, r, &e);
-    struct damaged x = { .s = s, .r = r, .foreign = report_new() };
+    struct damaged x = { .s = s, .r = r, .foreign = report_new(), .listed = report_new() };
     int rc = EXIT_BAD;
 
     if (!s || damage_find(s, &o, &x.d, &e) < 0 || salvage_run(s, &x.d, &dry, &x.x, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
         mismatch_find_foreign(s, &x.d, in->cli.threads, x.foreign);
+        compare_listed_files(&x, s);
+        count_findings(&x);
         count_damaged_params(&x);
         rc = is_damaged(&x) ? EXIT_BAD : EXIT_OK;
         if (in->cli.json)
@@ -396,6 +484,7 @@ int cmd_damage(struct inspect *in)
     damage_free(&x.d);
     source_close(s);
     report_free(x.foreign);
+    report_free(x.listed);
     report_free(r);
     return rc;
 }

@@ -23,6 +23,20 @@ static int find_file(const struct edit *x, const char *name)
     return -1;
 }
 
+/* Returns a new entry for file i, for a second file of the result with the same contents. */
+static struct edit_file *duplicate_file(struct edit *x, int i)
+{
+    struct edit_file *f;
+
+    ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
+    x->file[x->n_files] = x->file[i];
+    f = &x->file[x->n_files++];
+    f->own_pt = false;
+    f->made = NULL;
+    f->drop = false;
+    return f;
+}
+
 int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
 {
     char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(STATE_FP32));
@@ -99,6 +113,27 @@ static int any_padded(struct edit *x, const struct param *p, bool *padded, struc
     return -1;
 }
 
+/*
+ * Give each trained parameter that has lost its step.pt a copy of another parameter's: the loader asserts that the
+ * counters of a group are equal.
+ */
+static void copy_lost_steps(struct edit *x)
+{
+    const int n_files = x->n_files;
+    int with = -1;
+
+    for (int i = 0; i < n_files && with < 0; i++)
+        if (str_starts(x->file[i].was, "zero/") && str_ends(x->file[i].was, "/step.pt"))
+            with = i;
+    for (int i = 0; i < x->s->n_params && with >= 0; i++) {
+        const struct param *p = &x->s->param[i];
+        char *name = arena_fmt(x->arena, "zero/%s/step.pt", p->name);
+
+        if (p->state[STATE_EXP_AVG] && !p->shared_with && find_file(x, name) < 0)
+            duplicate_file(x, with)->name = name;
+    }
+}
+
 int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hit, struct err *e)
 {
     const struct edit_placing to = { list, x->s, false };
@@ -119,6 +154,7 @@ int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hi
             i = find_file(x, name);
             make_image(x, i < 0 ? edit_add_file(x, name) : &x->file[i], &to, t, (enum state)st, padded);
         }
+    copy_lost_steps(x);
     return 0;
 }
 
@@ -208,17 +244,8 @@ static int place_file(struct edit *x, const struct placed_file *w, const struct 
 {
     const int st = parse_state_file_name(w->rest);
     struct edit_file *f;
-    int i = w->file;
 
-    if (w->again) {
-        ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
-        x->file[x->n_files] = x->file[i];
-        i = x->n_files++;
-        x->file[i].own_pt = false;
-        x->file[i].made = NULL;
-        x->file[i].drop = false;
-    }
-    f = &x->file[i];
+    f = w->again ? duplicate_file(x, w->file) : &x->file[w->file];
     f->name = arena_fmt(x->arena, "zero/%s/%s", t->name, w->rest);
     return st >= 0 && t->map[st] != x->s->param[t->param].state[st] ? make_state(x, f, to, t, (enum state)st, e) : 0;
 }

@@ -284,9 +284,9 @@ static void check_claims(struct source *s, bool known, const struct source_opts 
 
     if (config)
         hf_check_claims(s, config, !known, severity, r);
-    if (config && !known && !o->holes)
+    if (config && !known)
         hf_check_layers(s, config, severity, r);
-    if (!o->holes)
+    if (!o->holes || s->n_unread == 0)
         quantised_check(s, config, extra, severity, r);
     json_decref(config);
     json_decref(extra);

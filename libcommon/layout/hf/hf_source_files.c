@@ -124,8 +124,11 @@ static int add_safetensors_record(struct hf_folder *f, int file, const struct sa
 
 static int read_safetensors(struct hf_folder *f, int file, struct err *e)
 {
-    struct safetensors *st = safetensors_open(f->s->files, file, e);
+    bool cut = false;
+    struct safetensors *st = safetensors_open_cut(f->s->files, file, f->lost ? &cut : NULL, e);
 
+    if (cut)
+        report_add_lost(f->lost, NULL, e);
     for (int i = 0; st && i < safetensors_n(st); i++) {
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
         struct hf_stored *t = hf_add_tensor(f, from->name, from->dtype, from->ndim, from->shape);

@@ -170,9 +170,14 @@ static int read_shard_file(struct shard_reading *x, const char *name, const stru
 {
     int file = hf_folder_add(x->f, name, FILE_WEIGHTS, e), rc = -1;
     const char *path = file < 0 ? NULL : files_name(x->f->s->files, file);
-    struct safetensors *st = file < 0 ? NULL : safetensors_open(x->f->s->files, file, e);
-    json_t *info = st ? read_offsets(st, path, e) : NULL;
+    bool cut = false;
+    struct safetensors *st = file < 0 ? NULL
+                                      : safetensors_open_cut(x->f->s->files, file, x->f->lost ? &cut : NULL, e);
+    json_t *info;
 
+    if (cut)
+        report_add_lost(x->f->lost, NULL, e);
+    info = st ? read_offsets(st, path, e) : NULL;
     if (info) {
         rc = 0;
         for (int i = 0; i < safetensors_n(st) && rc == 0; i++)

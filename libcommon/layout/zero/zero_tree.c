@@ -217,6 +217,11 @@ static struct pk *make_module(struct model_tree *k)
     for (uint32_t i = 0; pair && i < n; i++)
         pk_set(k->x->ds.arena, d, pk_copy(k->x->ds.arena, pair[2 * i]),
                module_value(k, pk_as_str(pair[2 * i]), pair[2 * i + 1]));
+    /* A source that is salvaged may lack the empty tensors of ZeRO-3. */
+    for (int g = 0; t->shape.stage == 3 && g < t->shape.n_groups; g++)
+        for (int i = 0; i < t->shape.group[g].n; i++)
+            if (!pk_get(d, t->shape.group[g].slot[i].name))
+                pk_set_str(k->x->ds.arena, d, t->shape.group[g].slot[i].name, empty_tensor(k));
     return d;
 }
 
