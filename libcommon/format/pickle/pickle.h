@@ -58,6 +58,7 @@ struct pk {
             struct pk **item;           /* for PK_LIST, PK_TUPLE, PK_SET, PK_DICT */
             struct pk_index *index;     /* PK_DICT: index of its string keys, which pk_set() builds if there are many
                                          * keys; or NULL */
+            const struct pk_made *made; /* PK_DICT: what pk_dict_made() was called with; or NULL */
         };
         struct { const char *module, *name; };
         struct {
@@ -68,6 +69,19 @@ struct pk {
                                          * SETITEMS, or NULL */
         };
     };
+};
+
+/*
+ * The pairs of a dict that are made while pickle_write() writes it, for a dict with too many pairs to be in memory at
+ * once. pickle_write() calls make() for i = 0 to n - 1 in this order, twice. make() allocates the key, pair[0], and the
+ * value, pair[1], in `a`, from which they are removed before the next call. Both calls for an i must return equal
+ * trees. A node of a pair must be reached only once, unless it is a string or a global. A pair must not contain another
+ * dict of this kind.
+ */
+struct pk_made {
+    uint32_t n;
+    void (*make)(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2]);
+    void *ctx;
 };
 
 struct pk_tree {
@@ -187,6 +201,8 @@ struct pk *pk_list(struct arena *a);
 struct pk *pk_tuple(struct arena *a);
 struct pk *pk_dict(struct arena *a);
 struct pk *pk_ordered_dict(struct arena *a);
+/* Returns a dict whose pairs only pickle_write() sees. `made` must stay valid as long as the dict. */
+struct pk *pk_dict_made(struct arena *a, const struct pk_made *made);
 struct pk *pk_global(struct arena *a, const char *module, const char *name);
 struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args);
 struct pk *pk_object(struct arena *a, const char *module, const char *name, struct pk *state);

@@ -367,6 +367,14 @@ struct pk *pk_dict(struct arena *a)
     return make_pickle_node(a, PK_DICT);
 }
 
+struct pk *pk_dict_made(struct arena *a, const struct pk_made *made)
+{
+    struct pk *v = pk_dict(a);
+
+    v->made = made;
+    return v;
+}
+
 struct pk *pk_ordered_dict(struct arena *a)
 {
     struct pk *v = pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));

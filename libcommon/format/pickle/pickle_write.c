@@ -4,6 +4,9 @@
  * The first pass counts how often each node is reached. The second pass writes. If a node is reached again, a BINGET is
  * written, so that shared nodes remain shared. Numbers are written again each time. Strings and globals are written
  * again, unless a PUT and later GETs need fewer bytes.
+ *
+ * The pairs of a dict of pk_dict_made() are made in both passes, one at a time. The map keeps copies of their strings
+ * and globals. It has no entries for their other nodes, which are reached only once.
  */
 #include "libcommon/format/pickle/pickle.h"
 
@@ -15,6 +18,9 @@ struct pickle_writer {
     struct strbuf *out;
     struct pickle_map map;
     uint32_t n_memo;
+    struct arena *kept;                 /* the copies of strings and globals of made pairs that are keys of the map */
+    struct arena *pair;                 /* the made pair that is being counted or written, */
+    bool in_pair;                       /* and true while it is */
 };
 
 /*
@@ -28,12 +34,58 @@ static bool is_unmemoized_scalar(const struct pk *v)
     return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
 }
 
+static const struct pk *keep_node(struct pickle_writer *w, const struct pk *v)
+{
+    struct pk *copy;
+
+    if (v->type == PK_GLOBAL)
+        return pk_global(w->kept, v->module, v->name);
+    copy = arena_alloc(w->kept, sizeof *copy);
+    *copy = *v;
+    copy->str = arena_strndup(w->kept, v->str, v->len);
+    return copy;
+}
+
+/* Returns what is known of node v; NULL if the node is never written as a reference to an earlier one. */
+static struct pickle_fact *node_fact(struct pickle_writer *w, const struct pk *v)
+{
+    struct pickle_fact *f;
+
+    if (is_unmemoized_scalar(v) || (w->in_pair && v->type != PK_STR && v->type != PK_GLOBAL))
+        return NULL;
+    f = pickle_map_get(&w->map, v);
+    if (w->in_pair && f->key == v)
+        f->key = keep_node(w, v);
+    return f;
+}
+
+static void count_node_refs(struct pickle_writer *w, const struct pk *v);
+
+/* Make pair i of a dict and call use() for its key and its value. */
+static void visit_made_pair(struct pickle_writer *w, const struct pk_made *made, uint32_t i,
+                            void (*use)(struct pickle_writer *w, const struct pk *v))
+{
+    const struct arena_mark start = arena_mark(w->pair);
+    struct pk *pair[2];
+
+    made->make(made->ctx, i, w->pair, pair);
+    w->in_pair = true;
+    use(w, pair[0]);
+    use(w, pair[1]);
+    w->in_pair = false;
+    arena_release(w->pair, start);
+}
+
 static void count_node_refs(struct pickle_writer *w, const struct pk *v)
 {
+    struct pickle_fact *f = node_fact(w, v);
     uint32_t n = v->type == PK_DICT ? 2 * v->n : v->n;
 
-    if (is_unmemoized_scalar(v) || pickle_map_get(&w->map, v)->refs++)
+    if (is_unmemoized_scalar(v) || (f && f->refs++))
         return;
+    if (v->type == PK_DICT && v->made)
+        for (uint32_t i = 0; i < v->made->n; i++)
+            visit_made_pair(w, v->made, i, count_node_refs);
     switch (v->type) {
     case PK_LIST: case PK_TUPLE: case PK_SET: case PK_DICT:
         for (uint32_t i = 0; i < n; i++)
@@ -165,12 +217,9 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
 
 static void write_memo_put(struct pickle_writer *w, const struct pk *v)
 {
-    struct pickle_fact *f;
+    struct pickle_fact *f = node_fact(w, v);
 
-    if (is_unmemoized_scalar(v))
-        return;
-    f = pickle_map_get(&w->map, v);
-    if (f->memo || !worth_memo(v, f->refs, w->n_memo))
+    if (!f || f->memo || !worth_memo(v, f->refs, w->n_memo))
         return;
     if (w->n_memo < 256)
         put_op8(w, 'q', (uint8_t)w->n_memo);
@@ -187,12 +236,17 @@ static void write_pickle_node(struct pickle_writer *w, const struct pk *v);
  */
 static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
 {
-    for (uint32_t i = 0; i < v->n;) {
-        uint32_t n = v->n - i < BATCH ? v->n - i : BATCH;
+    const struct pk_made *made = v->type == PK_DICT ? v->made : NULL;
+    const uint32_t n_items = made ? made->n : v->n;
+
+    for (uint32_t i = 0; i < n_items;) {
+        uint32_t n = n_items - i < BATCH ? n_items - i : BATCH;
 
         if (n > 1)
             put_op(w, '(');
-        for (uint32_t k = 0; k < n * unit; k++)
+        for (uint32_t k = 0; made && k < n; k++)
+            visit_made_pair(w, made, i + k, write_pickle_node);
+        for (uint32_t k = 0; !made && k < n * unit; k++)
             write_pickle_node(w, v->item[i * unit + k]);
         put_op(w, n > 1 ? many : one);
         i += n;
@@ -236,7 +290,7 @@ static void put_act(struct pickle_writer *w, const struct pk *v)
 
 static void write_pickle_node(struct pickle_writer *w, const struct pk *v)
 {
-    const struct pickle_fact *f = is_unmemoized_scalar(v) ? NULL : pickle_map_get(&w->map, v);
+    const struct pickle_fact *f = node_fact(w, v);
 
     if (f && f->memo) {
         if (f->memo <= 256)
@@ -276,11 +330,13 @@ static void write_pickle_node(struct pickle_writer *w, const struct pk *v)
 
 void pickle_write(const struct pk *root, struct strbuf *out)
 {
-    struct pickle_writer w = { .out = out };
+    struct pickle_writer w = { .out = out, .kept = arena_new(0), .pair = arena_new(0) };
 
     put_op8(&w, 0x80, 2);
     count_node_refs(&w, root);
     write_pickle_node(&w, root);
     put_op(&w, '.');
     pickle_map_free(&w.map);
+    arena_free(w.kept);
+    arena_free(w.pair);
 }

@@ -328,16 +328,18 @@ static void make_chunked_table(const struct dcp_folder *w, const struct folder_f
     for (int i = 0; i < w->n; i++) {
         const struct dcp_piece *p = &w->piece[i];
         struct dcp_entry *en = &t->entry[p->entry];
-        int64_t *box = arena_alloc(a, 2 * TENSOR_MAX_DIM * sizeof *box);
+        const uint64_t *place = &file[p->rank].box_at[p->box];
+        int64_t *box = arena_alloc(a, 2 * (size_t)en->ndim * sizeof *box + 1), at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
         struct dcp_chunk *c;
-        const uint64_t *at = &file[p->rank].box_at[p->box];
 
         if (en->n_chunks == 0)
             en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
         c = &en->chunk[en->n_chunks++];
-        box_of(w, p, box, box + TENSOR_MAX_DIM);
-        *c = (struct dcp_chunk){ box, box + TENSOR_MAX_DIM,
-                                 { .file = file[p->rank].name, .at = at[0], .len = at[1] - at[0] } };
+        box_of(w, p, at, len);
+        memcpy(box, at, (size_t)en->ndim * sizeof *box);
+        memcpy(box + en->ndim, len, (size_t)en->ndim * sizeof *box);
+        *c = (struct dcp_chunk){ box, box + en->ndim,
+                                 { .file = file[p->rank].name, .at = place[0], .len = place[1] - place[0] } };
     }
 }
 

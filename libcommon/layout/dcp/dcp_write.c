@@ -96,31 +96,74 @@ static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p)
     return pk_object(a, FILESYSTEM, "_StorageInfo", info);
 }
 
+/* A walk over the entries and chunks of a table. Its callers ask for pair 0, 1, ... of a dict in this order. */
+struct table_walk {
+    const struct dcp_table *t;
+    int entry, chunk;
+};
+
+/* Pair i of state_dict_metadata: name of an entry -> its type, shape and chunks. */
+static void make_entry_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
+{
+    const struct dcp_entry *en = &((const struct table_walk *)ctx)->t->entry[i];
+
+    pair[0] = pk_str(a, en->name);
+    pair[1] = en->is_tensor ? tensor(a, en, properties(a, en->dtype))
+                            : pk_object(a, METADATA, "BytesStorageMetadata", NULL);
+}
+
+/* The next pair of planner_data: name of an entry -> its path. Entries without a path have no pair. */
+static void make_path_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
+{
+    struct table_walk *w = ctx;
+    const struct dcp_entry *en;
+
+    if (i == 0)
+        w->entry = 0;
+    while (w->t->entry[w->entry].n_path == 0)
+        w->entry++;
+    en = &w->t->entry[w->entry++];
+    pair[0] = pk_str(a, en->name);
+    pair[1] = path(a, en);
+}
+
+/* The next pair of storage_data: a chunk -> its file, offset and length. */
+static void make_storage_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
+{
+    struct table_walk *w = ctx;
+    const struct dcp_entry *en;
+
+    if (i == 0)
+        w->entry = w->chunk = 0;
+    while (w->chunk == w->t->entry[w->entry].n_chunks) {
+        w->entry++;
+        w->chunk = 0;
+    }
+    en = &w->t->entry[w->entry];
+    pair[0] = index_of(a, en, w->chunk, true);
+    pair[1] = make_storage_info(a, &en->chunk[w->chunk].place);
+    w->chunk++;
+}
+
+/*
+ * A table may have millions of chunks, and the nodes of one occupy 4 kB, so the pairs of the three dicts are made while
+ * they are written.
+ */
 void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
 {
     struct arena *a = arena_new(0);
-    struct pk *d = pk_dict(a), *entries = new_dict(a, (size_t)t->n), *planner = new_dict(a, (size_t)t->n), *storage;
-    size_t n_places = 0;
-    bool paths = false;
+    struct pk *d = pk_dict(a);
+    struct table_walk entries = { .t = t }, paths = { .t = t }, places = { .t = t };
+    struct pk_made entry_pairs = { (uint32_t)t->n, make_entry_pair, &entries },
+                   path_pairs = { 0, make_path_pair, &paths }, storage_pairs = { 0, make_storage_pair, &places };
 
-    for (int i = 0; i < t->n; i++)
-        n_places += (size_t)t->entry[i].n_chunks;
-    storage = new_dict(a, n_places);
     for (int i = 0; i < t->n; i++) {
-        const struct dcp_entry *en = &t->entry[i];
-
-        add_pair(entries, pk_str(a, en->name),
-                 en->is_tensor ? tensor(a, en, properties(a, en->dtype))
-                               : pk_object(a, METADATA, "BytesStorageMetadata", NULL));
-        if (en->n_path)
-            add_pair(planner, pk_str(a, en->name), path(a, en));
-        paths |= en->n_path > 0;
-        for (int k = 0; k < en->n_chunks; k++)
-            add_pair(storage, index_of(a, en, k, true), make_storage_info(a, &en->chunk[k].place));
+        path_pairs.n += t->entry[i].n_path > 0;
+        storage_pairs.n += (uint32_t)t->entry[i].n_chunks;
     }
-    pk_set_str(a, d, "state_dict_metadata", entries);
-    pk_set_str(a, d, "planner_data", paths ? planner : pk_none(a));
-    pk_set_str(a, d, "storage_data", storage);
+    pk_set_str(a, d, "state_dict_metadata", pk_dict_made(a, &entry_pairs));
+    pk_set_str(a, d, "planner_data", path_pairs.n ? pk_dict_made(a, &path_pairs) : pk_none(a));
+    pk_set_str(a, d, "storage_data", pk_dict_made(a, &storage_pairs));
     pk_set_str(a, d, "storage_meta", pk_none(a));
     if (*t->version)
         pk_set_str(a, d, "version", pk_str(a, t->version));

@@ -407,6 +407,53 @@ static void test_written_bytes(void **state)
     arena_free(a);
 }
 
+/* Pair i of a dict: a key of its own -> an object with values that are equal in all pairs, and values that are not. */
+static void make_test_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
+{
+    struct pk *fields = pk_dict(a), *two = pk_tuple(a);
+    char key[32];
+
+    ++*(int *)ctx;
+    pk_add(a, two, pk_int(a, i));
+    pk_add(a, two, pk_str(a, "a name that all pairs have"));
+    pk_set_str(a, fields, "first field", two);
+    pk_set_str(a, fields, "second field", pk_str(a, i % 2 ? "a longer odd name" : "a longer even name"));
+    snprintf(key, sizeof key, "key %u", i);
+    pair[0] = pk_str(a, key);
+    pair[1] = pk_object(a, "module", "Class", fields);
+}
+
+/* A dict whose pairs are made while it is written has the bytes of the same dict in memory. */
+static void test_made_pairs(void **state)
+{
+    const uint32_t sizes[] = { 0, 1, 2, 999, 1000, 1001, 2500 };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        struct arena *a = arena_new(0);
+        struct pk *whole = pk_dict(a), *made, *in_whole = pk_dict(a), *in_made = pk_dict(a), *pair[2];
+        struct strbuf want = {0};
+        int n_calls = 0, n_ignored = 0;
+        const struct pk_made pairs = { sizes[k], make_test_pair, &n_calls };
+
+        made = pk_dict_made(a, &pairs);
+        for (uint32_t i = 0; i < sizes[k]; i++) {
+            make_test_pair(&n_ignored, i, a, pair);
+            pk_set(a, whole, pair[0], pair[1]);
+        }
+        /* Strings of the pairs are also elsewhere in the tree, before and after them. */
+        pk_set_str(a, in_whole, "second field", whole);
+        pk_set_str(a, in_whole, "last", pk_str(a, "a longer odd name"));
+        pk_set_str(a, in_made, "second field", made);
+        pk_set_str(a, in_made, "last", pk_str(a, "a longer odd name"));
+        pickle_write(in_whole, &want);
+        written(in_made, want.buf, want.len);
+        assert_int_equal(n_calls, 2 * sizes[k]);
+        strbuf_free(&want);
+        arena_free(a);
+    }
+}
+
 static void test_builders(void **state)
 {
     struct arena *a = arena_new(0);
@@ -654,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_written_bytes),
+        cmocka_unit_test(test_made_pairs),
         cmocka_unit_test(test_builders),
         cmocka_unit_test(test_zoo),
     };
