@@ -7,9 +7,11 @@
 #   dcp-merge        accelerate.utils.merge_fsdp_weights, to safetensors                | export-hf
 #   zero3-fp32       deepspeed.utils.zero_to_fp32, masters to safetensors               | export-hf --dtype fp32
 #   zero3-universal  deepspeed.checkpoint.ds_to_universal with a worker for each core   | ds2universal
-# Prints one line per pair: seconds and peak memory of each (the largest process), and the ratios. PYTHON is a Python that
-# has torch, deepspeed and accelerate; a pair whose module is absent is named and left out. DIR (build/bench) is the
-# folder that is worked in, KEEP=1 leaves the inputs for the next run.
+# Prints one line per pair: seconds and peak memory of each (the largest process), and the ratios; then what was converted
+# and the same figures as rows of a table. converters.txt next to this script has these last lines of the newest run that
+# was kept, and README.md has its rows (tests/cli/readme-figures). PYTHON is a Python that has torch, deepspeed and
+# accelerate; a pair whose module is absent is named and left out. DIR (build/bench) is the folder that is worked in, KEEP=1
+# leaves the inputs for the next run.
 set -eu
 cd "$(dirname "$0")/../../.."
 . tests/bench/lib.sh
@@ -17,7 +19,7 @@ size_gb=${SIZE_GB:-1} ranks=${RANKS:-4} rounds=${ROUNDS:-3} dir=${DIR:-build/ben
 peers=$PWD/tests/bench/peers
 mkdir -p "$dir"
 cd "$dir"
-trap 'rm -rf conv-in conv-uni conv-weights out out.part* conv-*.times
+trap 'rm -rf conv-in conv-uni conv-weights out out.part* conv-*.times conv-rows
       [ -n "${KEEP:-}" ] || rm -rf conv-dcp conv-zero3 conv.made' EXIT
 
 make_inputs() {
@@ -72,12 +74,23 @@ pair() {    # NAME MODULE
     echo "$1 $(least conv-peer.times) $(least conv-ours.times)" | awk '{
         printf "%-16s peer %7.2f s %6d MB   shardkit %6.2f s %5d MB   %.1f times faster, %.0f times less memory\n",
                $1, $2, $3, $4, $5, $2 / $4, $3 / $5 }'
+    case $1 in
+        dcp-torch) title="FSDP2 to one file | torch format_utils" ;;
+        dcp-merge) title="FSDP2 to safetensors | accelerate merge" ;;
+        zero3-fp32) title="ZeRO-3 to fp32 safetensors | DeepSpeed zero_to_fp32" ;;
+        zero3-universal) title="ZeRO-3 to universal | DeepSpeed ds_to_universal" ;;
+    esac
+    echo "$(least conv-peer.times) $(least conv-ours.times)" | awk -v title="$title" '
+        function thousands(n) { return n < 1000 ? n "" : int(n / 1000) sprintf(",%03d", n % 1000) }
+        { printf "| %s: %.1f s, %s MB | %.2f s, %s MB |\n", title, $1, thousands($2), $3, thousands($4) }' >>conv-rows
 }
 
 make_inputs
-echo "$(bytes_in conv-dcp) bytes of DCP, $(bytes_in conv-zero3) of ZeRO-3, $ranks ranks, $(nproc) cores"
+echo "$(bytes_in conv-dcp) $(bytes_in conv-zero3)" | awk -v ranks="$ranks" -v cores="$(nproc)" '{
+    printf "%d cores, %d ranks, %.0f M parameters: %.2f GB of DCP, %.2f GB of ZeRO-3\n", cores, ranks, $1 / 4e6, $1 / 1e9, $2 / 1e9 }' >conv-rows
 find conv-dcp conv-zero3 -type f -exec cat {} + >/dev/null
 pair dcp-torch torch
 pair dcp-merge accelerate
 pair zero3-fp32 deepspeed
 pair zero3-universal deepspeed
+cat conv-rows
