@@ -511,6 +511,7 @@ static void block_of_the_source(void **state)
 
         in = resh_generate(&g, "a");
         rewrite(in, "mp_rank_00_model_states.pt", cases[i].edit);
+        rewrite(in, "mp_rank_01_model_states.pt", cases[i].edit);
         resh_do(in, out, &q);
         resh_expect_sound(out);
         got = said("universal_checkpoint_info");
