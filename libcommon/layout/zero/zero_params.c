@@ -280,6 +280,21 @@ static void make_shared(struct zero *z, const struct zero_tensor *t)
     p->shared_with = holder->name;
 }
 
+/*
+ * Report the tensor t of `module`, which neither the optimizer's groups nor a list of buffers, frozen or shared
+ * parameters names. It may be a frozen parameter if there is no such list, as in ZeRO-1.
+ */
+static void report_unlisted(struct zero *z, const struct zero_tensor *t)
+{
+    const bool lists_frozen = !pk_is_none(pk_get(z->root, "frozen_param_shapes"));
+
+    if (z->without_zero || z->lost_model || t->t.n_elems == 0)
+        return;
+    report_add(z->r, lists_frozen ? SEV_WARNING : SEV_NOTE, "unlisted", z->path, ERR_NO_BYTE, t->name,
+               "is in `module`, but neither param_shapes, frozen_param_shapes nor buffer_names lists it: %s",
+               z->stage == 3 ? "it is not read as a parameter" : "it is read as a weight that is not trained");
+}
+
 static void make_zero_param(struct zero *z, struct zero_tensor *t)
 {
     struct zero_place place = { -1, NULL };
@@ -290,10 +305,13 @@ static void make_zero_param(struct zero *z, struct zero_tensor *t)
         make_trained(z, &place, t);
     else if (frozen >= 0)
         make_frozen_param(z, frozen, t);
-    else if (z->stage < 3)  /* the tensor is frozen (ZeRO-1 does not list frozen parameters) or has no elements */
-        put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     else
+        report_unlisted(z, t);
+    if (place.group < 0 && frozen < 0 && z->stage == 3)
         return;
+    /* The tensor is frozen (ZeRO-1 does not list frozen parameters), is not trained, or has no elements. */
+    if (place.group < 0 && frozen < 0)
+        put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     t->used = true;
 }
 

@@ -64,6 +64,22 @@ static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
     return ok;
 }
 
+/* Returns the stage in the ds_config of a file, or 0 if it has none. */
+static int64_t config_stage(const struct pk *root)
+{
+    return pk_int_or(pk_get(pk_get(pk_get(root, "ds_config"), "zero_optimization"), "stage"), 0);
+}
+
+void zero_check_config_stage(const struct zero *z, const struct pk *root, const char *path, struct report *r)
+{
+    const int64_t stage = config_stage(root);
+
+    /* A run without ZeRO has the vectors of stage 1 in BF16_Optimizer. */
+    if (stage > 0 && z->stage > 0 && stage != z->stage)
+        report_add(r, SEV_WARNING, "stage", path, ERR_NO_BYTE, NULL,
+                   "ds_config has ZeRO stage %lld, the optimizer files have zero_stage %d", (long long)stage, z->stage);
+}
+
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
 {
     const struct pk *opt = shard_optimizer_tree(pt);
@@ -379,6 +395,16 @@ static const struct pk *masters_of(const struct zero_shard *k)
     return NULL;
 }
 
+/* Check the stage in ds_config. A rank whose ds_config has the stage of the lead rank's is not reported again. */
+static void check_stage(const struct zero_shard *k)
+{
+    const struct source_file *lead = k->z->lead_file;
+    const struct pk *root = pt_root(k->j->pt);
+
+    if (k->r == k->z->lead || !lead || !lead->pt || config_stage(pt_root(lead->pt)) != config_stage(root))
+        zero_check_config_stage(k->z, root, k->j->path, k->j->r);
+}
+
 void zero_shards_rank(const struct pt_files_job *j)
 {
     struct zero *z = j->ctx;
@@ -405,6 +431,7 @@ void zero_shards_rank(const struct pt_files_job *j)
     k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
     for (int g = 0; g < z->shape.n_groups; g++)
         read_group_vectors(&k, adam_list_at(masters, g), g);
+    check_stage(&k);
     check_groups(&k);
     check_count(&k);
     check_recorded_paddings(&k);

@@ -448,6 +448,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
                  PT_FILES_RECORDS_MAX);
         return -1;
     }
+    zero_check_config_stage(z, z->root, z->path, z->r);
     /* If the optimizer files did not give the stage, read it from the run's configuration. */
     if (z->stage == 0)
         pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &recorded);

@@ -37,6 +37,8 @@
  *   mapping E/N           param_slice_mappings differ from param_shapes; N: the run has round_robin_gradients
  *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
+ *   unlisted W/N          a tensor in `module` that no list names; N: in ZeRO-1, which does not list frozen parameters
+ *   stage W               zero_stage differs from the stage in ds_config
  *   twice E               a name that two groups list, or a group and buffer_names
  *   optimizer E/N         a moment is missing that the group's settings imply; N: states other than Adam's, which are
  *                         values
@@ -178,6 +180,8 @@ void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *othe
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
 void zero_shards_rank(const struct pt_files_job *j);
 void zero_shards_renumber(void *ctx, int file, int base);
+/* Warn if the stage in the ds_config of the file at `path`, whose root is `root`, differs from z->stage. */
+void zero_check_config_stage(const struct zero *z, const struct pk *root, const char *path, struct report *r);
 /*
  * For optimizer files with a damaged container (source_opts.holes), find the records at the offsets that they have in
  * the lead rank's file.
