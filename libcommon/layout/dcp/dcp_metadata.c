@@ -53,6 +53,7 @@ struct info_row {
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;
+    bool planned, by_plan;      /* a rank's plan lists the item; the item is in a file of such a rank */
 };
 
 struct dcp_reader {
@@ -330,8 +331,8 @@ static int read_storage_place(struct dcp_reader *rd, int i)
         return -1;
     }
     /* An item whose bytes were transformed gets no place, because its bytes must not be read as they are. */
-    *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
-                               !pk_is_none(field(v, "transform_descriptors")) };
+    *pair = (struct pair_row){ .index = (uint32_t)index, .info = (uint32_t)info,
+                               .transformed = !pk_is_none(field(v, "transform_descriptors")) };
     if (pair->transformed && !rd->transformed)
         report_transformed_item(rd, v, x->name, rd->out->file[rd->info[info].file]);
     if (x->n < 0) {
@@ -695,6 +696,72 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     return 0;
 }
 
+/* ---- plans ---- */
+
+/* Returns the rank that wrote a file of torch's name, such as 3 for "__3_0.distcp", or -1 for any other name. */
+static int64_t rank_of_file(const char *file)
+{
+    long long rank = 0;
+    int n = 0;
+
+    if (sscanf(file, "__%9lld_%*9[0-9].distcp%n", &rank, &n) != 1 || n == 0 || file[n] || rank < 0)
+        return -1;
+    return rank;
+}
+
+/* Mark the places of the items that the plan of `rank` lists. */
+static void mark_planned_items(struct dcp_reader *rd, const struct pk *plan, uint32_t rank)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(field(plan, "items"), &n);
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        const struct pk *key = field(item[i], "index");
+        const bool is_index = key && (key->type == PK_ROW || pk_is_class(key, METADATA, "MetadataIndex"));
+        const int64_t index = is_index ? metadata_row_number(rd, key, ROW_INDEX) : -1;
+        const struct index_row *x = index < 0 ? NULL : &rd->index[index];
+        const uint32_t slot = x && x->n >= 0 ? *find_storage_pair(rd, x->name, x->at, x->n) : 0;
+        struct pair_row *pair = slot ? &rd->pair[slot - 1] : NULL;
+        const int64_t of = pair ? rank_of_file(rd->out->file[rd->info[pair->info].file]) : -1;
+
+        if (of < 0)
+            continue;
+        pair->planned = true;
+        pair->by_plan |= of == rank;
+    }
+}
+
+/*
+ * Compare the files of storage_data with all_local_plans, in which Megatron-core lists what each rank writes. The bytes
+ * in the file of a rank that does not write the item are those of another item. If all such items are in files of rank
+ * 0, nothing is reported: ckpt-edit stores the new bytes of items of any rank in a file of that name.
+ */
+static void check_plans(struct dcp_reader *rd, const struct pk *plans)
+{
+    uint32_t n = 0;
+    struct pk **plan = pk_items(plans, &n);
+    const struct pair_row *first = NULL;
+    int n_bad = 0;
+
+    for (uint32_t rank = 0; plan && rank < n; rank++)
+        mark_planned_items(rd, plan[rank], rank);
+    for (int i = 0; i < rd->n_pairs; i++) {
+        const struct pair_row *pair = &rd->pair[i];
+
+        if (!pair->planned || pair->by_plan)
+            continue;
+        n_bad++;
+        if (!first && rank_of_file(rd->out->file[rd->info[pair->info].file]) != 0)
+            first = pair;
+    }
+    if (first)
+        report_add(rd->r, SEV_ERROR, "place", rd->path, rd->storage[2 * (first - rd->pair)]->at,
+                   rd->index[first->index].name,
+                   "storage_data has %d item%s in files of ranks that do not write %s by all_local_plans; this is in "
+                   "%s", n_bad, n_bad == 1 ? "" : "s", n_bad == 1 ? "it" : "them",
+                   rd->out->file[rd->info[first->info].file]);
+}
+
 /* Read the original shapes of flattened tensors from "mcore_data", which Megatron-core writes. */
 static void read_whole_shapes(struct dcp_reader *rd, const struct pk *mcore, struct dcp_table *out)
 {
@@ -770,6 +837,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
         out->version = arena_strndup(a, version, strlen(version));
     if (read_places(&rd, field(tree.root, "storage_data")) < 0 || read_entries(&rd, tree.root, out) < 0)
         goto out;
+    check_plans(&rd, field(tree.root, "all_local_plans"));
     read_whole_shapes(&rd, field(tree.root, "mcore_data"), out);
     place_unread(&rd);
     report_unused_items(&rd);

@@ -121,7 +121,8 @@ struct dcp_pickle {
  *   class E, opaque W   see pt_check_classes(); not for classes in entries, which are then in out->unread
  *   shape E             sizes that are not valid, or too large for any memory
  *   transform E         an item's bytes were transformed (compressed, encrypted)
- *   place E             a chunk or value without a place, or with two
+ *   place E             a chunk or value without a place, or with two, or in the file of a rank that does not write it
+ *                       by all_local_plans
  *   missing_entry E     planner_data names a tensor or value that state_dict_metadata does not have
  *   unused_item W       a place that no chunk uses
  */
