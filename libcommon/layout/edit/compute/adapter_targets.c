@@ -335,6 +335,38 @@ static int check_target_parameters(const struct targets *t, const char *name, st
     return rc;
 }
 
+/* Returns true if the adapter has factors for the module of an entry of target_parameters. */
+static bool has_factors_of(const struct targets *t, const char *entry)
+{
+    static const char inner[] = ".base_layer";
+    bool found = false;
+
+    for (int i = 0; i < t->a->n_modules && !found; i++) {
+        const char *name = t->a->module[i].name;
+        const size_t cut = str_ends(name, inner) ? strlen(inner) : 0;
+        char *owner = str_fmt("%.*s", (int)(strlen(name) - cut), name);
+
+        found = is_parameter_of(entry, owner);
+        free(owner);
+    }
+    return found;
+}
+
+/* Check that the adapter has factors for each entry of target_parameters. */
+static int check_parameters_found(const struct targets *t, struct err *e)
+{
+    const json_t *list = json_object_get(t->config, "target_parameters"), *one;
+    size_t i;
+
+    json_array_foreach(list, i, one)
+        if (!json_is_string(one) || !has_factors_of(t, json_string_value(one))) {
+            err_data(e, adapter_config_path(t->a), ERR_NO_BYTE, "target_parameters: the adapter has no factors for "
+                     "'%s'" NEXT_STEP, json_is_string(one) ? json_string_value(one) : "an entry that is no string");
+            return -1;
+        }
+    return 0;
+}
+
 /* ---- from the configuration to the tensors ---- */
 
 /*
@@ -542,7 +574,8 @@ int adapter_check_targets(const struct source *s, const struct adapter *a, struc
         rc = check_factors_selected(&t, &a->module[i], e);
     for (int i = 0; i < a->n_values && rc == 0; i++)
         rc = check_value(&t, &a->value[i], e);
-    if (rc == 0 && (check_base(&t, e) < 0 || check_saved_head(&t, e) < 0 || check_tokens(&t, e) < 0))
+    if (rc == 0 && (check_base(&t, e) < 0 || check_parameters_found(&t, e) < 0 || check_saved_head(&t, e) < 0 ||
+                     check_tokens(&t, e) < 0))
         rc = -1;
     if (rc == 0 && json_is_string(bias) && strcmp(json_string_value(bias), "lora_only") == 0 && !count_bias_values(a))
         report_add(notes, SEV_WARNING, "adapter_bias", a->dir, ERR_NO_BYTE, NULL, "bias is lora_only, and the adapter "
