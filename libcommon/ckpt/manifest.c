@@ -222,6 +222,7 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const char *state = json_string_value(json_object_get(t, "state"));
+    const char *dtype = json_string_value(json_object_get(t, "dtype"));
     struct param *p = name ? source_param(s, name) : NULL;
     int st = state ? state_by_name(state) : -1;
 
@@ -232,8 +233,13 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
                    state ? state : "(none)");
     else if (!is_listed_shape(json_object_get(t, "shape"), p))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists another shape than the checkpoint has");
+    else if (p->has_digest[st])
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s twice", state);
     else
         p->has_digest[st] = true;
+    if (p && st >= 0 && p->state[st] && dtype && strcmp(dtype, dtype_name(p->state[st]->dtype)) != 0)
+        report_add(r, SEV_WARNING, "manifest", file, ERR_NO_BYTE, name, "lists state %s as %.20s, the checkpoint "
+                   "holds %s", state, dtype, dtype_name(p->state[st]->dtype));
 }
 
 /*
@@ -265,6 +271,7 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
 {
     const json_t *list = json_object_get(o, "tensors"), *t;
     const char *layout = json_string_value(json_object_get(o, "layout"));
+    const char *format = json_string_value(json_object_get(o, "format"));
     const bool edited = layout && strcmp(layout, MANIFEST_EDITED) == 0;
     size_t i;
 
@@ -274,11 +281,18 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
                    layout ? layout : "(none)", s->layout->name);
         return;
     }
+    if (!format || strcmp(format, MANIFEST_FORMAT_NAME) != 0)
+        report_add(r, SEV_WARNING, "manifest", file, ERR_NO_BYTE, NULL, "states the format %.40s, expected %s",
+                   format ? format : "(none)", MANIFEST_FORMAT_NAME);
     json_array_foreach(list, i, t)
         load_tensor_digest(s, t, weights_only, file, r);
     /* the manifest of a virtual form lists no tensors, because their bytes are in the shards */
-    if (json_array_size(list) == 0 && !s->layout->entries)
+    if (json_array_size(list) == 0 && !s->layout->entries) {
+        if (s->n_params && !edited && !s->layout->points_only)
+            report_add(r, SEV_WARNING, "manifest", file, ERR_NO_BYTE, NULL,
+                       "lists no tensors: only the files as a whole are compared");
         return;
+    }
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
             if (is_listed_state(s, &s->param[k], st, edited) && !s->param[k].has_digest[st])
@@ -425,8 +439,6 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
         return 0;
     }
     x.file = f ? f->file : find_non_layout_file(s, name);
-    if (x.file < 0 && s->weights_only)      /* missing weights are reported by the layout */
-        return 0;
     if (x.file < 0) {
         report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
         return 0;

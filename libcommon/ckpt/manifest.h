@@ -28,7 +28,8 @@ struct source;
 /* The value of "layout" if an edit wrote a list of tensors that may be incomplete. */
 #define MANIFEST_EDITED "edit"
 
-#define MANIFEST_FORMAT "\"format\":\"shardkit-manifest\""
+#define MANIFEST_FORMAT_NAME "shardkit-manifest"
+#define MANIFEST_FORMAT "\"format\":\"" MANIFEST_FORMAT_NAME "\""
 
 /* The names of all files in a folder and its subfolders except the manifest, sorted. */
 struct manifest_names {
