@@ -42,8 +42,11 @@ static bool array_has(const json_t *array, int layer)
     return false;
 }
 
-/* Returns true if config.json states that the layer has experts, false if it has none or if that is not stated. */
-static bool states_experts(const json_t *config, int layer)
+/* What config.json states about a layer. */
+enum layer_kind { LAYER_UNKNOWN, LAYER_DENSE, LAYER_EXPERTS };
+
+/* Returns what config.json states about the layer; *key is the key that states it, or "model_type". */
+static enum layer_kind stated_kind(const json_t *config, int layer, const char **key)
 {
     const char *model = json_string_value(json_object_get(config, "model_type"));
     const json_t *types = json_object_get(config, "mlp_layer_types"), *moe = json_object_get(config, "moe_layers");
@@ -52,17 +55,29 @@ static bool states_experts(const json_t *config, int layer)
     const int64_t step = config_int(config, "decoder_sparse_step", -1);
 
     if (!model || experts_count_stated(config) < 0 || layer >= config_int(config, "num_hidden_layers", 0))
-        return false;
+        return LAYER_UNKNOWN;
+    *key = "mlp_layer_types";
     if (json_is_array(types))
-        return type && strcmp(type, "sparse") == 0;
+        return type && strcmp(type, "sparse") == 0  ? LAYER_EXPERTS
+               : type && strcmp(type, "dense") == 0 ? LAYER_DENSE
+                                                    : LAYER_UNKNOWN;
+    *key = "moe_layers";
     if (json_is_array(moe))
-        return array_has(moe, layer);
+        return array_has(moe, layer) ? LAYER_EXPERTS : LAYER_DENSE;
+    *key = "first_k_dense_replace";
+    if (dense >= 0 && layer < dense)
+        return LAYER_DENSE;
     if (dense >= 0)
-        return layer >= dense && config_int(config, "moe_layer_freq", 1) == 1 &&
-               !json_is_array(json_object_get(config, "moe_layer_freq"));
+        return config_int(config, "moe_layer_freq", 1) == 1 && !json_is_array(json_object_get(config, "moe_layer_freq"))
+                   ? LAYER_EXPERTS : LAYER_UNKNOWN;
+    *key = "mlp_only_layers";
+    if (step > 0 && array_has(json_object_get(config, "mlp_only_layers"), layer))
+        return LAYER_DENSE;
+    *key = "decoder_sparse_step";
     if (step > 0)
-        return (layer + 1) % step == 0 && !array_has(json_object_get(config, "mlp_only_layers"), layer);
-    return strcmp(model, "mixtral") == 0 || strcmp(model, "gpt_oss") == 0;
+        return (layer + 1) % step == 0 ? LAYER_EXPERTS : LAYER_DENSE;
+    *key = "model_type";
+    return strcmp(model, "mixtral") == 0 || strcmp(model, "gpt_oss") == 0 ? LAYER_EXPERTS : LAYER_UNKNOWN;
 }
 
 /* ---- names ---- */
@@ -205,11 +220,53 @@ static void check_fused_experts(const struct experts_check *c)
 
 static void check_layers_with_experts(const struct experts_check *c)
 {
-    for (int l = 0; l < LAYERS_MAX; l++)
-        if (c->has_tensor[l] && !c->has_expert[l] && states_experts(c->config, l))
+    for (int l = 0; l < LAYERS_MAX; l++) {
+        const char *key = NULL;
+        const enum layer_kind kind = c->has_tensor[l] ? stated_kind(c->config, l, &key) : LAYER_UNKNOWN;
+
+        if (!c->has_expert[l] && kind == LAYER_EXPERTS)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
                        "layer %d has no tensor of an expert, and config.json states %lld experts for it", l,
                        (long long)c->n_stated);
+        if (c->has_expert[l] && kind == LAYER_DENSE)
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                       "layer %d has tensors of experts, and by %s in config.json it has none", l, key);
+    }
+}
+
+/* Check that a token is not sent to more experts than a layer has. */
+static void check_experts_of_token(const struct experts_check *c)
+{
+    const int64_t n = config_int(c->config, "num_experts_per_tok", 0);
+
+    if (c->n_stated > 0 && n > c->n_stated)
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                   "config.json states %lld experts per token (num_experts_per_tok), and %lld experts",
+                   (long long)n, (long long)c->n_stated);
+}
+
+/*
+ * Check that the numbers of layers and experts in a name are plain decimal numbers. Transformers computes the names, so
+ * it does not find "experts.03".
+ */
+static void check_plain_numbers(const struct experts_check *c, const char *name)
+{
+    static const char *const words[] = { "layers.", "h.", "experts." };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t len = strlen(words[i]);
+
+        for (const char *p = name; (p = strstr(p, words[i])) != NULL; p += len) {
+            const size_t n = strspn(p + len, "0123456789");
+
+            if ((p != name && p[-1] != '.') || n < 2 || p[len] != '0' || p[len + n] != '.')
+                continue;
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
+                       "%.*s is no number of a layer or an expert, expected one without zeros in front: Transformers "
+                       "does not find this tensor", (int)n, p + len);
+            return;
+        }
+    }
 }
 
 void experts_check(const struct source *s, const json_t *config, enum severity severity, struct report *r)
@@ -220,8 +277,10 @@ void experts_check(const struct source *s, const json_t *config, enum severity s
     c.tensor = xcalloc((size_t)s->n_params + (size_t)s->n_unread + 1, sizeof *c.tensor);
     c.has_tensor = xcalloc(LAYERS_MAX, sizeof *c.has_tensor);
     c.has_expert = xcalloc(LAYERS_MAX, sizeof *c.has_expert);
-    for (int i = 0; i < s->n_params; i++)
+    for (int i = 0; i < s->n_params; i++) {
         record_expert_name(&c, s->param[i].name);
+        check_plain_numbers(&c, s->param[i].name);
+    }
     for (int i = 0; i < s->n_unread; i++)
         record_expert_name(&c, s->unread[i].name);
     if (c.n)
@@ -229,6 +288,7 @@ void experts_check(const struct source *s, const json_t *config, enum severity s
     check_numbered_experts(&c);
     check_fused_experts(&c);
     check_layers_with_experts(&c);
+    check_experts_of_token(&c);
     free(c.tensor);
     free(c.has_tensor);
     free(c.has_expert);

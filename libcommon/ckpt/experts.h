@@ -26,6 +26,9 @@ int64_t experts_count_stated(const json_t *config);
  *               must exist, or without such a number those up to the highest one of the layer
  *   too many    a tensor of an expert whose number is not less than that in config.json, two tensors of one expert
  *               (experts.3 and experts.03), or a tensor of all experts of another number of experts
+ *   dense       a layer that has tensors of experts, and none according to config.json
+ *   per token   num_experts_per_tok is greater than the number of experts
+ *   numbers     a number of a layer or an expert with zeros in front, as in experts.03
  *   none        a layer that has experts according to config.json (first_k_dense_replace, mlp_only_layers,
  *               decoder_sparse_step, moe_layers, mlp_layer_types; all layers of Mixtral and gpt-oss) and no tensor of
  *               one

@@ -26,12 +26,15 @@ struct family {
 
 /* ---- names ---- */
 
-/* Returns the number of digits at the beginning of `s`, or 0 if the number does not fit into an int. */
+/*
+ * Returns the number of digits at the beginning of `s`. Returns 0 if the number does not fit into an int, or if zeros
+ * precede it: trainers and Transformers write plain decimal numbers.
+ */
 static size_t count_layer_digits(const char *s)
 {
     size_t n = strspn(s, "0123456789");
 
-    return n < 10 ? n : 0;
+    return n < 10 && (n < 2 || *s != '0') ? n : 0;
 }
 
 /*

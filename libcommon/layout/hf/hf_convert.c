@@ -143,7 +143,7 @@ static int fit_config(const struct hf_describing *d, struct err *e)
         rc = hf_saved_names(s, config, hf_ties_head(config), d->notes, e);
     if (rc == 0 && !s->layout->model_folder) {
         hf_check_claims(s, config, true, severity, r);
-        hf_check_layers(s, config, severity, r);
+        hf_check_layers(s, config, d->x->q.transposed, severity, r);
     }
     for (int i = 0; i < report_n(r); i++) {
         const struct finding *f = report_get(r, i);

@@ -285,7 +285,7 @@ static void check_claims(struct source *s, bool known, const struct source_opts 
     if (config)
         hf_check_claims(s, config, !known, severity, r);
     if (config && !known)
-        hf_check_layers(s, config, severity, r);
+        hf_check_layers(s, config, NULL, severity, r);
     if (!o->holes || s->n_unread == 0)
         quantised_check(s, config, extra, severity, r);
     json_decref(config);

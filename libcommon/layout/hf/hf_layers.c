@@ -24,14 +24,27 @@ static bool states_heads(const json_t *config)
 
 /* ---- sizes ---- */
 
-enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_EXPERT, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
+/*
+ * SIZE_ATTENTION: rows of all heads that the output projection reads. SIZE_KV_LATENT to SIZE_Q_LATENT: of multi-head
+ * latent attention. SIZE_DENSE: the MLP of Llama 4's layers without experts.
+ */
+enum size {
+    SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_DENSE, SIZE_EXPERT, SIZE_SHARED, SIZE_EXPERTS, SIZE_QUERY, SIZE_KEY,
+    SIZE_HEAD, SIZE_ATTENTION, SIZE_QKV, SIZE_KV_LATENT, SIZE_KV_DOWN, SIZE_KV_UP, SIZE_Q_LATENT, SIZE_ONE, SIZE_N
+};
 
 /* The shapes of the families' tensors. A tensor is identified by the end of its name in Transformers. */
 static const struct { const char *end; enum size size[2]; } known_shapes[] = {
     { ".self_attn.q_proj.weight", { SIZE_QUERY, SIZE_HIDDEN } },
     { ".self_attn.k_proj.weight", { SIZE_KEY, SIZE_HIDDEN } },
     { ".self_attn.v_proj.weight", { SIZE_KEY, SIZE_HIDDEN } },
-    { ".self_attn.o_proj.weight", { SIZE_HIDDEN, SIZE_QUERY } },
+    { ".self_attn.o_proj.weight", { SIZE_HIDDEN, SIZE_ATTENTION } },
+    { ".self_attn.q_a_proj.weight", { SIZE_Q_LATENT, SIZE_HIDDEN } },
+    { ".self_attn.q_a_layernorm.weight", { SIZE_Q_LATENT, SIZE_NONE } },
+    { ".self_attn.q_b_proj.weight", { SIZE_QUERY, SIZE_Q_LATENT } },
+    { ".self_attn.kv_a_proj_with_mqa.weight", { SIZE_KV_DOWN, SIZE_HIDDEN } },
+    { ".self_attn.kv_a_layernorm.weight", { SIZE_KV_LATENT, SIZE_NONE } },
+    { ".self_attn.kv_b_proj.weight", { SIZE_KV_UP, SIZE_KV_LATENT } },
     { ".self_attn.q_proj.bias", { SIZE_QUERY, SIZE_NONE } },
     { ".self_attn.k_proj.bias", { SIZE_KEY, SIZE_NONE } },
     { ".self_attn.v_proj.bias", { SIZE_KEY, SIZE_NONE } },
@@ -41,6 +54,21 @@ static const struct { const char *end; enum size size[2]; } known_shapes[] = {
     { ".mlp.gate_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
     { ".mlp.up_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
     { ".mlp.down_proj.weight", { SIZE_HIDDEN, SIZE_FFN } },
+    { ".feed_forward.gate_proj.weight", { SIZE_DENSE, SIZE_HIDDEN } },
+    { ".feed_forward.up_proj.weight", { SIZE_DENSE, SIZE_HIDDEN } },
+    { ".feed_forward.down_proj.weight", { SIZE_HIDDEN, SIZE_DENSE } },
+    { ".shared_experts.gate_proj.weight", { SIZE_SHARED, SIZE_HIDDEN } },
+    { ".shared_experts.up_proj.weight", { SIZE_SHARED, SIZE_HIDDEN } },
+    { ".shared_experts.down_proj.weight", { SIZE_HIDDEN, SIZE_SHARED } },
+    { ".shared_expert.gate_proj.weight", { SIZE_SHARED, SIZE_HIDDEN } },
+    { ".shared_expert.up_proj.weight", { SIZE_SHARED, SIZE_HIDDEN } },
+    { ".shared_expert.down_proj.weight", { SIZE_HIDDEN, SIZE_SHARED } },
+    { ".shared_expert_gate.weight", { SIZE_ONE, SIZE_HIDDEN } },
+    { ".mlp.gate.weight", { SIZE_EXPERTS, SIZE_HIDDEN } },
+    { ".mlp.gate.e_score_correction_bias", { SIZE_EXPERTS, SIZE_NONE } },
+    { ".block_sparse_moe.gate.weight", { SIZE_EXPERTS, SIZE_HIDDEN } },
+    { ".router.weight", { SIZE_EXPERTS, SIZE_HIDDEN } },
+    { ".router.bias", { SIZE_EXPERTS, SIZE_NONE } },
     { ".experts.#.gate_proj.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
     { ".experts.#.up_proj.weight", { SIZE_EXPERT, SIZE_HIDDEN } },
     { ".experts.#.down_proj.weight", { SIZE_HIDDEN, SIZE_EXPERT } },
@@ -85,10 +113,58 @@ static bool has_own_lanes(const json_t *config, const char *model_type)
     return json_object_get(config, "kv_lora_rank") != NULL;
 }
 
+/* Returns the sum of two sizes, or -1 if one of them is unknown. */
+static int64_t sum_of_sizes(int64_t a, int64_t b)
+{
+    return a > 0 && b > 0 ? a + b : -1;
+}
+
+static int64_t product_of_sizes(int64_t a, int64_t b)
+{
+    return a > 0 && b > 0 ? a * b : -1;
+}
+
 /*
- * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. With multi-head
- * latent attention, the sizes of heads are unknown. BLOOM's feed-forward layer is four times as wide as the model, even
- * if an edited config.json has another intermediate_size. OLMo 2 has norms of all heads.
+ * Fill in the sizes of multi-head latent attention (DeepSeek): its heads have lanes with and without positions, and
+ * values of another width.
+ */
+static void read_latent_sizes(const json_t *config, int64_t heads, int64_t size[SIZE_N])
+{
+    const int64_t plain = read_size(config, "qk_nope_head_dim"), turned = read_size(config, "qk_rope_head_dim");
+    const int64_t value = read_size(config, "v_head_dim");
+
+    size[SIZE_KV_LATENT] = read_size(config, "kv_lora_rank");
+    size[SIZE_Q_LATENT] = read_size(config, "q_lora_rank");
+    size[SIZE_KV_DOWN] = sum_of_sizes(size[SIZE_KV_LATENT], turned);
+    size[SIZE_KV_UP] = product_of_sizes(heads, sum_of_sizes(plain, value));
+    if (size[SIZE_KV_LATENT] < 0)
+        return;
+    size[SIZE_QUERY] = product_of_sizes(heads, sum_of_sizes(plain, turned));
+    size[SIZE_ATTENTION] = product_of_sizes(heads, value);
+}
+
+/* Fill in the sizes of the experts, of experts that all tokens share, and of the MLP of layers without experts. */
+static void read_expert_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
+{
+    static const char *const plain[] = { "mixtral", "gpt_oss", "llama4_text" };
+    const char *key = "moe_intermediate_size";
+
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (strcmp(plain[i], model_type) == 0)
+            key = "intermediate_size";
+    size[SIZE_EXPERT] = read_size(config, key);
+    size[SIZE_EXPERTS] = experts_count_stated(config);
+    size[SIZE_DENSE] = read_size(config, "intermediate_size_mlp");
+    size[SIZE_SHARED] = strcmp(model_type, "llama4_text") == 0 ? size[SIZE_EXPERT]
+                        : str_starts(model_type, "qwen")
+                            ? read_size(config, "shared_expert_intermediate_size")
+                            : product_of_sizes(size[SIZE_EXPERT], read_size(config, "n_shared_experts"));
+}
+
+/*
+ * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. BLOOM's feed-forward
+ * layer is four times as wide as the model, even if an edited config.json has another intermediate_size. OLMo 2 has
+ * norms of all heads.
  */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
@@ -105,12 +181,13 @@ static void read_sizes(const json_t *config, const char *model_type, int64_t siz
     size[SIZE_FFN] = strcmp(model_type, "bloom") != 0 ? read_size(config, "intermediate_size")
                      : hidden > 0                      ? 4 * hidden
                                                        : -1;
-    size[SIZE_EXPERT] = read_size(config, strcmp(model_type, "mixtral") == 0 ? "intermediate_size"
-                                                                             : "moe_intermediate_size");
+    size[SIZE_ONE] = 1;
+    read_expert_sizes(config, model_type, size);
     size[SIZE_HEAD] = str_starts(model_type, "olmo") ? -1 : lanes;
-    size[SIZE_QUERY] = lanes > 0 && heads > 0 ? heads * lanes : -1;
+    size[SIZE_QUERY] = size[SIZE_ATTENTION] = product_of_sizes(heads, lanes);
     size[SIZE_KEY] = lanes > 0 && groups > 0 ? groups * lanes : -1;
     size[SIZE_QKV] = hidden > 0 ? 3 * hidden : -1;
+    read_latent_sizes(config, heads, size);
 }
 
 /* ---- tensors of the layers ---- */
@@ -166,6 +243,7 @@ struct layers_check {
     bool whole;                         /* config.json states the number of heads */
     const bool *has_layer;              /* [LAYERS_MAX]: true for the layers that have at least one tensor */
     const bool *has_experts;            /* [LAYERS_MAX]: true for those that have a tensor of layers with experts */
+    const bool *transposed;             /* [n_params]: the parameter is still to be transposed; NULL: none is */
     enum severity severity;
     struct report *r;
 };
@@ -219,6 +297,40 @@ static bool check_config_shape(const struct layers_check *c, const struct layer_
         return true;
     }
     return true;
+}
+
+/*
+ * Check a tensor that holds all experts of a layer: [experts, rows, columns], or [experts, columns, rows] where the
+ * family's rule has the word `turned`; a bias is [experts, rows].
+ */
+static void check_fused_shape(const struct layers_check *c, const struct family *f, int i)
+{
+    const struct param *p = &c->s->param[i];
+    const int64_t hidden = c->size[SIZE_HIDDEN], expert = c->size[SIZE_EXPERT];
+    const bool gate = strstr(p->name, ".experts.gate_up_proj") != NULL, bias = str_ends(p->name, "_bias");
+    const int64_t out = gate ? product_of_sizes(2, expert) : hidden, in = gate ? hidden : expert;
+    int64_t want[3] = { c->size[SIZE_EXPERTS], out, in };
+    const int ndim = bias ? 2 : 3;
+    struct family_hit h;
+
+    if ((!gate && !strstr(p->name, ".experts.down_proj")) || str_ends(p->name, ".weight") || !has_float_elements(p))
+        return;
+    if (!bias && !(c->transposed && c->transposed[i]) && hf_find_rule(f, p->name, &h) && h.rule->transposed) {
+        want[1] = in;
+        want[2] = out;
+    }
+    if (p->ndim != ndim) {
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                   "has %d dimensions, the model of config.json %d", p->ndim, ndim);
+        return;
+    }
+    for (int d = 1; d < ndim; d++)      /* experts_check() compares the number of experts */
+        if (want[d] > 0 && p->shape[d] != want[d]) {
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                       "has %lld elements in dimension %d, config.json's sizes give %lld",
+                       (long long)p->shape[d], d, (long long)want[d]);
+            return;
+        }
 }
 
 /* Returns true if a parameter of this rule belongs to the layer. */
@@ -355,11 +467,13 @@ bool hf_knows_layers(const json_t *config)
     return f != NULL;
 }
 
-void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r)
+void hf_check_layers(const struct source *s, const json_t *config, const bool *transposed, enum severity severity,
+                     struct report *r)
 {
     const char *model_type = json_string_value(json_object_get(config, "model_type"));
     struct family *f = open_family_of(config);
-    struct layers_check c = { .s = s, .severity = severity, .r = r, .whole = states_heads(config) };
+    struct layers_check c = { .s = s, .transposed = transposed, .severity = severity, .r = r,
+                              .whole = states_heads(config) };
     struct layer_tensor *t;
     bool *has_layer, *has_experts, (*used)[FAMILY_PARTS];
     int n;
@@ -387,6 +501,8 @@ void hf_check_layers(const struct source *s, const json_t *config, enum severity
             check_kind(&c, t + first, i + 1 - first);
             first = i + 1;
         }
+    for (int i = 0; i < s->n_params; i++)
+        check_fused_shape(&c, f, i);
     check_biases(&c, config, model_type, t, n);
     if (hf_has_names_of(s, f) && c.whole)
         check_required_rules(&c, f, (const bool (*)[FAMILY_PARTS])used);

@@ -25,11 +25,14 @@ struct source;
  *               state the number of heads, as each config.json of Transformers does
  *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
  *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
- *               (BLOOM: hidden_size)
+ *               (BLOOM: hidden_size), with experts also the number and sizes of experts and shared experts, and with
+ *               multi-head latent attention its ranks and head sizes
  * A size that config.json does not state is not checked. Names that no rule has are ignored, and shapes are checked
- * only for fp32, fp16 and bf16.
+ * only for fp32, fp16 and bf16. `transposed`, unless it is NULL, is true for each parameter of s that a writer still
+ * has to transpose.
  */
-void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r);
+void hf_check_layers(const struct source *s, const json_t *config, const bool *transposed, enum severity severity,
+                     struct report *r);
 
 /*
  * Returns true if there are rules (model/family.h) for the model_type in config.json and the model is not quantized.
