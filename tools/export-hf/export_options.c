@@ -255,6 +255,8 @@ static int check_export_options(struct export_job *j, const struct export_given 
         return refuse_export_option(j, j->import ? g->exports : g->imports);
     if (j->convert.request.ranks && (j->hf.q.per_layer || j->hf.q.format == HF_BIN))
         return refuse_export_usage(j, "--ranks cannot be combined with --per-layer or --format bin");
+    if (j->hf.q.lossy && j->convert.request.dtype != DTYPE_F16)
+        return refuse_export_usage(j, "--lossy applies only with --dtype fp16");
     if (j->target.q.stages && j->target.q.method)
         return refuse_export_usage(j, "--stages and --pp-partition-method exclude each other");
     if (j->all_steps && j->cli.n_parts > 1)

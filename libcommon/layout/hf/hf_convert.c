@@ -141,7 +141,8 @@ static int fit_config(const struct hf_describing *d, struct err *e)
         json_object_update(config, (json_t *)d->o->q.override);
     if (!s->layout->model_folder && !d->x->q.transposed)
         rc = hf_saved_names(s, config, hf_ties_head(config), d->notes, e);
-    if (rc == 0 && !s->layout->model_folder) {
+    /* The opener of a model folder has checked the folder's own config.json. */
+    if (rc == 0 && (!s->layout->model_folder || d->config != d->x->own_config || d->o->q.override)) {
         hf_check_claims(s, config, true, severity, r);
         hf_check_layers(s, config, d->x->q.transposed, severity, r);
     }
