@@ -10,6 +10,9 @@ struct arena;
 struct err;
 struct pk;
 struct source;
+/* The end of the error about a checkpoint of a form that is not supported. */
+#define SOURCE_NOT_CHECKED ", so nothing of it was checked, and it may be sound; ckpt-backup copy --any copies it"
+
 
 struct source_opts {
     bool no_tensors;            /* stop after topology, run state and the list of files (for the summary) */

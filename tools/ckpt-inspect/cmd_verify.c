@@ -7,6 +7,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/source_open.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* If anything is lost or damaged, print the command that lists the part that can still be read. */
@@ -35,6 +36,15 @@ static void print_limit(const struct report *r)
         }
 }
 
+/* Returns true if nothing was checked, because the form of the checkpoint is not supported. */
+static bool is_unsupported(const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity == SEV_ERROR && strstr(report_get(r, i)->text, SOURCE_NOT_CHECKED))
+            return true;
+    return false;
+}
+
 static void print_verify_text(const struct inspect *in, const char *path, const struct report *r,
                               const struct verify_stats *st)
 {
@@ -46,6 +56,10 @@ static void print_verify_text(const struct inspect *in, const char *path, const 
         return;
     if (!in->cli.verbose)
         print_limit(r);
+    if (is_unsupported(r)) {
+        printf("not checked: this form is not supported\n");
+        return;
+    }
     printf("verified %d file%s, %s: ", st->n_files, st->n_files == 1 ? "" : "s", bytes_text(st->size_bytes, size));
     if (errors)
         printf("%d error%s, ", errors, errors == 1 ? "" : "s");

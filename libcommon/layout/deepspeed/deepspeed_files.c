@@ -51,7 +51,8 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
         err_data(e, d->s->path, ERR_NO_BYTE,
                  "%s: weights of ZeRO-3 next to layer files: the folder holds two saves", name);
     else
-        err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints are not supported", name);
+        err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints of DeepSpeed are not "
+                 "supported" SOURCE_NOT_CHECKED, name);
     return -1;
 }
 

@@ -29,9 +29,10 @@ static int refuse_unsupported_file(const struct zero *z, const char *name, const
     const char *why = NULL;
 
     if (n->kind == DS_MOE)
-        why = "mixture-of-experts checkpoints are not supported";
+        why = "mixture-of-experts checkpoints of DeepSpeed are not supported" SOURCE_NOT_CHECKED;
     else if (strncmp(name, "offloaded_tensors/", 18) == 0)
-        why = "optimizer states that were offloaded to NVMe are kept in swap files, which are not supported";
+        why = "optimizer states that were offloaded to NVMe are kept in swap files, which are not supported"
+              SOURCE_NOT_CHECKED;
     if (!why)
         return 0;
     err_data(e, z->s->path, ERR_NO_BYTE, "%s: %s", name, why);
