@@ -7,6 +7,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/param.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "tools/ckpt-inspect/diff.h"
@@ -314,6 +315,34 @@ static void print_way_to_compare(const struct diff *d)
                            "model; compare these\n", source_path(model_a ? a : b), source_path(model_a ? b : a));
 }
 
+/* Returns true if a tensor holds all experts of its layer (`fused`), or one expert. */
+static bool has_experts(const struct source *s, bool fused)
+{
+    static const char word[] = ".experts.";
+
+    for (int i = 0; s && i < source_n_params(s); i++) {
+        const char *at = strstr(source_param_at(s, i)->name, word);
+
+        at = at ? at + strlen(word) : "";
+        if (fused ? strcmp(at, "gate_up_proj") == 0 || strcmp(at, "down_proj") == 0 : *at >= '0' && *at <= '9')
+            return true;
+    }
+    return false;
+}
+
+/* If one side has a tensor for each expert and the other one a tensor for all, print how to write them alike. */
+static void print_forms_of_experts(const struct diff *d)
+{
+    const struct source *a = d->a->source, *b = d->b->source;
+    const bool fused_a = has_experts(a, true), fused_b = has_experts(b, true);
+
+    if (fused_a == fused_b || !has_experts(fused_a ? b : a, false))
+        return;
+    cli_printf(stdout, "note: %s has one tensor for all experts of a layer, %s one for each expert, so these were not "
+               "compared; export-hf --experts split %s OUT writes the other form\n", source_path(fused_a ? a : b),
+               source_path(fused_a ? b : a), source_path(fused_a ? a : b));
+}
+
 static void print_verdict(const struct diff *d)
 {
     int total = count_differing_tensors(d);
@@ -359,6 +388,7 @@ static void print_diff_text(const struct inspect *in, const struct diff *d)
         printf("... and %d more (--max %d shows them)\n", total - listed, total);
     print_diff_state(d);
     print_notes(d);
+    print_forms_of_experts(d);
     print_verdict(d);
 }
 
