@@ -425,6 +425,17 @@ static int find_non_layout_file(struct source *s, const char *name)
     return file;
 }
 
+/* Returns true if the name is that of a file in which layouts keep tensors. */
+static bool may_hold_tensors(const char *name)
+{
+    static const char *const suffix[] = { ".pt", ".bin", ".safetensors", ".distcp", ".h5" };
+
+    for (size_t i = 0; i < sizeof suffix / sizeof *suffix; i++)
+        if (str_ends(name, suffix[i]))
+            return true;
+    return false;
+}
+
 static int check_manifest_file(struct source *s, const json_t *t, const struct manifest_known *k, struct report *r,
                                struct err *e)
 {
@@ -440,7 +451,12 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
     }
     x.file = f ? f->file : find_non_layout_file(s, name);
     if (x.file < 0) {
-        report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
+        /*
+         * If only the weights are read, the layout reports a tensor that is missing. A lost file of tensors may hold
+         * only states that are not needed.
+         */
+        report_add(r, s->weights_only && may_hold_tensors(name) ? SEV_WARNING : SEV_ERROR, "file_missing", name,
+                   ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
         return 0;
     }
     size = files_size(s->files, x.file);
