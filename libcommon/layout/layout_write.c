@@ -42,9 +42,9 @@ static json_t *read_requested_config(const struct source *s, const struct write_
     if (e->kind != ERR_NONE || json_is_object(o))
         return o;
     if (q->config)
-        err_usage(e, "--config: expected a JSON object: %s: %s", q->config, o ? "another value" : why.text);
+        err_usage(e, "--config: the file must hold a JSON object: %s: %s", q->config, o ? "another value" : why.text);
     else
-        err_usage(e, "%s: it has no config.json: give one with --config FILE", s->path);
+        err_usage(e, "%s: has no config.json; give one with --config FILE", s->path);
     json_decref(o);
     return NULL;
 }
@@ -56,8 +56,8 @@ static struct family *find_requested_family(const struct source *s, const struct
     struct family *f = hf_find_family(q->rules, config, e);
 
     if (!f && e->kind == ERR_NONE)
-        err_usage(e, "%s: no family has rules for models of the type '%.60s' (config.json, model_type): --rules names "
-                  "one, or a file of them", s->path, type ? type : "");
+        err_usage(e, "%s: there are no rules for models of the type '%.60s' (model_type in config.json); --rules "
+                     "selects a family or a file of rules", s->path, type ? type : "");
     return f;
 }
 
@@ -69,14 +69,15 @@ static int check_vocab_rows(const struct source *s, const struct ds_request *q, 
     const int64_t rows = q->vocab ? q->vocab : z->vocab;
 
     if (q->topo.tp && rows % q->topo.tp != 0) {
-        err_usage(e, "%s: --target-tp: %d tensor ranks do not divide %lld rows of vocabulary: --pad-vocab-size-to adds "
-                  "some", s->path, q->topo.tp, (long long)rows);
+        err_usage(e, "%s: --target-tp: %d tensor-parallel ranks do not divide the %lld rows of the vocabulary; "
+                     "--pad-vocab-size-to adds rows", s->path, q->topo.tp, (long long)rows);
         return -1;
     }
     if (rows % DIVISIBLE_BY != 0)
         report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld rows of vocabulary are no multiple of %d, as Megatron makes them unless its "
-                   "--make-vocab-size-divisible-by is another: --pad-vocab-size-to adds some", (long long)rows,
+                   "the vocabulary has %lld rows, not a multiple of %d as Megatron expects by default; "
+                   "--pad-vocab-size-to adds rows, or start Megatron with another --make-vocab-size-divisible-by",
+                   (long long)rows,
                    DIVISIBLE_BY);
     return 0;
 }
@@ -98,8 +99,8 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
         check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
         hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
-        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those that Megatron-core has for the "
-                   "family %s", family_name(f));
+        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL,
+                   "the tensors get the names of Megatron-core for the family %s", family_name(f));
         rc = 0;
     }
     family_free(f);
@@ -121,12 +122,12 @@ static int apply_folder_experts(struct source *s, const struct layout *to, const
     if (!q->experts || to->model_folder)
         return 0;
     if (!s->layout->model_folder || q->renames) {
-        err_usage(e, "%s: --experts is for a Transformers folder, or for --to hf and hfstorage", s->path);
+        err_usage(e, "%s: --experts applies only to a Transformers folder, or to --to hf and hfstorage", s->path);
         return -1;
     }
     config = read_requested_config(s, q, e);
     if (config && json_object_get(config, "quantization_config"))
-        err_usage(e, "--experts: the weights are quantized: dequantise them first with ckpt-edit cast");
+        err_usage(e, "--experts: the weights are quantized; dequantize them with ckpt-edit cast first");
     else if (config)
         rc = q->experts == EXPERTS_SPLIT ? hf_saved_names(s, config, false, notes, e)
                                          : hf_fused_names(s, config, notes, e);
@@ -183,17 +184,17 @@ void layout_target_free(struct layout_target *t)
 int layout_check_merge(const struct source *s, const struct merge_request *q, struct err *e)
 {
     if (s->layout->entries)
-        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
-                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
+        err_usage(e, "%s: the tensors of a %s checkpoint are not divided by rank, so there is nothing to merge; "
+                     "reshape --ranks or --mesh converts it to another number of ranks", s->path, s->layout->name);
     else if (source_is_from_zero(s) && !s->layout->zero_files)
-        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
-                  "ZeRO of it", s->path, source_zero_stage(s));
+        err_usage(e, "%s: is a universal checkpoint of ZeRO-%d, whose tensor-parallel ranks are already merged; "
+                     "reshape converts it to ZeRO files", s->path, source_zero_stage(s));
     else if (s->layout->zero_files && s->topo.tp < 2)
-        err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
+        err_usage(e, "%s: has one tensor-parallel rank, so there is nothing to merge", s->path);
     else if (s->layout->zero_files && (q->repair || q->target_tp > 1))
         err_usage(e, "%s: ZeRO without pipeline is merged into one tensor rank; %s cannot be used",
                   s->path, q->repair ? "--repair, which keeps them," : "--target-tp");
     else if (s->layout->zero_files && q->certificate)
-        err_usage(e, "%s: --certificate is for checkpoints of the pipeline engine", s->path);
+        err_usage(e, "%s: --certificate applies only to checkpoints of the pipeline engine", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -106,7 +106,7 @@ static int list_directory_entry(struct open_listing *l, struct files *f, const c
     if (!S_ISREG(st.st_mode))
         return 0;
     if (l->n == LIST_MAX) {
-        err_data(e, path, ERR_NO_BYTE, "more than %d files: this is not a checkpoint", LIST_MAX);
+        err_data(e, path, ERR_NO_BYTE, "holds more than %d files, so it is not a checkpoint", LIST_MAX);
         return -1;
     }
     file = files_add_path(f, path, e);
@@ -353,14 +353,14 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     while (b > a && isspace((unsigned char)b[-1]))
         b--;
     if (a == b) {
-        err_data(e, where, ERR_NO_BYTE, "is empty, it should name a checkpoint folder%s",
+        err_data(e, where, ERR_NO_BYTE, "is empty, but must contain the name of a checkpoint folder%s",
                  str_ends(where, "latest_universal") ? " (was the output path given with a trailing slash?)" : "");
         return NULL;
     }
     tag = str_fmt("%.*s", (int)(b - a), a);
     if (strlen(tag) != (size_t)(b - a) || b - a > TAG_MAX || strchr(tag, '/') ||
         strcmp(tag, ".") == 0 || strcmp(tag, "..") == 0) {
-        err_data(e, where, ERR_NO_BYTE, "'%.60s' is not the name of a folder next to it", tag);
+        err_data(e, where, ERR_NO_BYTE, "contains '%.60s', which is not the name of a folder next to it", tag);
         free(tag);
         return NULL;
     }
@@ -458,14 +458,15 @@ static void no_checkpoint(const char *dir, struct err *e)
     if (!tags && !kind)
         inside = find_inside(dir, &kind);
     if (tags)
-        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; give one of the checkpoints in it: %s", tags);
+        err_data(e, dir, ERR_NO_BYTE, "has no file 'latest'; give one of the checkpoints in it: %s", tags);
     else if (inside)
-        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here; %s/ in it is %s", inside, kind);
+        err_data(e, dir, ERR_NO_BYTE, "is not a checkpoint, but the folder %s in it is %s", inside, kind);
     else if (kind)
-        err_data(e, dir, ERR_NO_BYTE, "not a checkpoint, but %s", kind);
+        err_data(e, dir, ERR_NO_BYTE, "is not a checkpoint, but %s", kind);
     else
-        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5, .metadata or *.safetensors, "
-                 "and no 'latest' file; name a tag, a model folder, or the folder of a run");
+        err_data(e, dir, ERR_NO_BYTE, "holds no checkpoint: no mp_rank_*, zero/, index.h5, .metadata or "
+                                      "*.safetensors, and no file 'latest'; give a checkpoint, a model folder, or "
+                                      "the folder of a run");
     free(inside);
     free(tags);
 }
@@ -475,7 +476,7 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
 {
     char *tags = list_tag_folders(dir);
 
-    err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
+    err_data(e, where, ERR_NO_BYTE, "names '%s', but %s does not exist%s%s", tag, path,
              tags ? "; give one of the checkpoints next to it: " : "", tags ? tags : "");
     free(tags);
 }
@@ -642,8 +643,9 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
     newer = list_related_tags(dir, name, n_names, tag, true, &n);
     if (n) {
         newest = path_base(newer[n - 1]);
-        report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL, "%d step%s newer than %s, which 'latest' "
-                   "names; the newest is %s: name its folder to open that one", n, n == 1 ? " is" : "s are", tag,
+        report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL,
+                   "%d step%s newer than %s, which the file 'latest' names and which is used; the newest is %s (to use "
+                   "it, give its folder)", n, n == 1 ? " is" : "s are", tag,
                    newest);
         free(newest);
     }
@@ -687,7 +689,7 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
         if (len < 0 || (found && strlen(found) == (size_t)len && strncmp(found, m[i].name, (size_t)len) == 0))
             continue;
         if (found) {
-            err_data(e, path, ERR_NO_BYTE, "holds more than one checkpoint ('%s', '%.*s') and no 'latest'",
+            err_data(e, path, ERR_NO_BYTE, "holds more than one checkpoint ('%s', '%.*s') and no file 'latest'",
                      found, len, m[i].name);
             free(found);
             return NULL;
@@ -697,8 +699,7 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
     if (!found && marks == marks_tag)
         return archive_only_tag(path, m, n, marks_model, e);
     if (!found)
-        err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/, index.h5 or "
-                 ".metadata");
+        err_data(e, path, ERR_NO_BYTE, "the archive holds no checkpoint: no mp_rank_*, zero/, index.h5 or .metadata");
     return found;
 }
 
@@ -719,7 +720,8 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
         return archive_only_tag(path, m, n, marks_tag, e);
     len = files_size(f, latest->file);
     if (len > sizeof text) {
-        err_data(e, files_name(f, latest->file), ERR_NO_BYTE, "has %llu bytes, a folder name is expected",
+        err_data(e, files_name(f, latest->file), ERR_NO_BYTE,
+                 "has %llu bytes, but must contain only the name of a folder",
                  (unsigned long long)len);
         return NULL;
     }
@@ -749,7 +751,7 @@ static int list_archive(struct open_listing *l, struct source *s, const char *pa
         if (str_starts(m[i].name, prefix))
             listing_add(l, xstrdup(m[i].name + strlen(prefix)), m[i].file);
     if (l->n == 0) {
-        err_data(e, path, ERR_NO_BYTE, "'latest' points to '%s' but the archive does not hold it", prefix);
+        err_data(e, path, ERR_NO_BYTE, "the file 'latest' names '%s', but the archive does not hold it", prefix);
         goto out;
     }
     if (*prefix) {
@@ -809,8 +811,8 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
             find_newer(path, tag_path, r);
     } else {
         if (!archive_is_tar(path)) {
-            err_data(e, path, ERR_NO_BYTE, "neither a checkpoint folder nor a tar archive of one; ckpt-inspect lists "
-                     "single .pt, .pth, .ckpt and .h5 files");
+            err_data(e, path, ERR_NO_BYTE, "is neither a checkpoint folder nor a tar archive of one; ckpt-inspect "
+                                           "lists single .pt, .pth, .ckpt and .h5 files");
             goto out;
         }
         tag_path = xstrdup(path);
@@ -884,14 +886,14 @@ static int open_layout(struct source *s, const struct source_listing *l, const s
         if (!layouts[k].layout->model_folder || o->hf)
             return layouts[k].open(s, l, o, r, e);
         err_data(e, s->path, ERR_NO_BYTE,
-                 "a Transformers model, not a training checkpoint; convert it first: export-hf --import (BLOOM, GPT-2) "
-                 "or reshape --to dcp --ranks N (any model)");
+                 "is a Transformers model, not a training checkpoint; convert it first: export-hf --import (BLOOM, "
+                 "GPT-2) or reshape --to dcp --ranks N (any model)");
         return -1;
     }
     kind = other_kind_listed(l);
     if (!kind)
         return deepspeed_source_open(s, l, o, r, e);    /* this function reports what is missing */
-    err_data(e, s->path, ERR_NO_BYTE, "not a checkpoint, but %s", kind);
+    err_data(e, s->path, ERR_NO_BYTE, "is not a checkpoint, but %s", kind);
     return -1;
 }
 

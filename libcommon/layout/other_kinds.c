@@ -78,21 +78,24 @@ static const struct other_kind_row {
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
-    { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch): Megatron-LM writes it as "
-      "torch_dist, which can be read, with --ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
-    { is_meta, true, "Meta's own form of Llama (consolidated.*.pth): "
-      "transformers/models/llama/convert_llama_weights_to_hf.py makes a model folder of it" },
-    { is_litgpt, true, "a model of litgpt: ckpt-inspect IN/lit_model.pth lists it, and litgpt convert_from_litgpt "
-      "IN OUT gives it Transformers' names" },
+    { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch), which cannot be read; "
+                                "Megatron-LM converts it to torch_dist, which can be read, with "
+                                "--ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
+    { is_meta, true, "Meta's own form of Llama (consolidated.*.pth); "
+                     "transformers/models/llama/convert_llama_weights_to_hf.py converts it to a model folder" },
+    { is_litgpt, true, "a model of litgpt; ckpt-inspect IN/lit_model.pth lists its tensors, and litgpt "
+                       "convert_from_litgpt IN OUT gives them the names of Transformers" },
     { is_lightning, true, "a checkpoint of PyTorch Lightning in one file (*.ckpt): ckpt-inspect IN/FILE.ckpt lists its "
       "tensors" },
-    { is_gguf, true, "a model in GGUF: AutoModelForCausalLM.from_pretrained(IN, gguf_file=FILE).save_pretrained(OUT) "
-      "makes a model folder of it" },
-    { is_safetensors, false, "a folder of safetensors under names that Transformers does not read: a model folder has "
-      "model.safetensors, or model.safetensors.index.json with the files' names" },
+    { is_gguf, true, "a model in GGUF; AutoModelForCausalLM.from_pretrained(IN, gguf_file=FILE).save_pretrained(OUT) "
+                     "converts it to a model folder" },
+    { is_safetensors, false, "a folder of safetensors files under names that Transformers does not read; a model "
+                             "folder must have model.safetensors, or model.safetensors.index.json with the names of "
+                             "the files" },
     { is_token_index, false, "a folder of Megatron's token files (NAME.bin with NAME.idx): train --data-path IN/NAME "
       "and preprocess --decode IN/NAME read them" },
-    { is_torch_file, false, "a folder of single files of torch.save: ckpt-inspect IN/FILE lists the tensors of one" },
+    { is_torch_file, false, "a folder of single files of torch.save; ckpt-inspect IN/FILE lists the tensors of "
+                            "one file" },
     { is_tokenizer, false, "a tokenizer without a model: preprocess --tokenizer and export-hf --tokenizer read it" },
     { is_config, false, "a model's config.json without weights" },
 };

@@ -80,12 +80,12 @@ static int check_outside(const struct output_file *o, struct err *e)
 
     for (size_t i = 0; out && rc == 0 && i < sizeof made_in / sizeof *made_in; i++)
         if (lies_in_folder(o->path, out, made_in[i])) {
-            err_usage(e, "%s: lies in the output %s%s: give it a name in another folder", o->path, o->out, made_in[i]);
+            err_usage(e, "%s: is inside the output %s%s; give a file in another folder", o->path, o->out, made_in[i]);
             rc = -1;
         }
     if (rc == 0 && o->opened && stat(o->opened, &st) == 0 && S_ISDIR(st.st_mode) &&
         lies_in_folder(o->path, o->opened, "")) {
-        err_usage(e, "%s: lies in the checkpoint %s: give it a name in another folder", o->path, o->opened);
+        err_usage(e, "%s: is inside the checkpoint %s; give a file in another folder", o->path, o->opened);
         rc = -1;
     }
     free(out);
@@ -99,9 +99,9 @@ static int check_parent(const struct output_file *o, struct err *e)
     int rc = -1;
 
     if (stat(dir, &st) < 0 || !S_ISDIR(st.st_mode))
-        err_usage(e, "%s: the folder %s does not exist: create it first", o->path, dir);
+        err_usage(e, "%s: the folder %s does not exist; create it first", o->path, dir);
     else if (layout_of_folder(dir))
-        err_usage(e, "%s: %s is the folder of a checkpoint: give it a name in another folder", o->path, dir);
+        err_usage(e, "%s: %s is the folder of a checkpoint; give a file in another folder", o->path, dir);
     else if (access(dir, W_OK | X_OK) < 0)
         err_sys(e, o->path, "cannot create a file in %s", dir);
     else
@@ -116,7 +116,7 @@ int output_file_check(const struct output_file *o, struct err *e)
     bool there = lstat(o->path, &link) == 0, followed = stat(o->path, &st) == 0;
 
     if (followed && S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s: is a folder, the name of a file is expected", o->path);
+        err_usage(e, "%s: is a folder, but must be the name of a file", o->path);
         return -1;
     }
     if (followed && !S_ISREG(st.st_mode) && o->devices)
@@ -126,13 +126,13 @@ int output_file_check(const struct output_file *o, struct err *e)
         return -1;
     }
     if (is_pointer(o)) {
-        err_usage(e, "%s: is the file that names the latest checkpoint of a run: give another name", o->path);
+        err_usage(e, "%s: is the file that names the latest checkpoint of a run; give another name", o->path);
         return -1;
     }
     if (o->inputs && inputs_check_file(o->inputs, o->path, e) < 0)
         return -1;
     if (there && !S_ISREG(link.st_mode) && !o->devices) {
-        err_usage(e, "%s: is not a regular file: give another name", o->path);
+        err_usage(e, "%s: is not a regular file; give another name", o->path);
         return -1;
     }
     if (check_outside(o, e) < 0 || check_parent(o, e) < 0)

@@ -31,12 +31,12 @@ int dcp_check_request(const struct source *s, const struct write_request *q, boo
     const char *option = get_non_dcp_option(q, renames, same);
 
     if (option)
-        err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed: only its number of ranks "
-                  "can be changed (--ranks, --mesh)", s->path, option);
+        err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed, which can only be converted to "
+                  "another number of ranks (--ranks, --mesh)", s->path, option);
     else if ((q->rules || (q->config && !q->weights_only)) && !renames)
-        err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
+        err_usage(e, "%s: --rules and --config apply to a folder of Transformers under its own names", s->path);
     else if (q->mesh_rows == 0 && q->ranks == 0 && !s->layout->model_folder)
-        err_usage(e, "%s: the number of ranks is unknown: give --ranks or --mesh", s->path);
+        err_usage(e, "%s: the number of ranks is missing; give --ranks or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

@@ -185,7 +185,7 @@ static void check_groups(const struct gathering *d, struct report *r)
 
             if (other >= 0)
                 report_add(r, SEV_ERROR, "groups", d->n->path, ERR_NO_BYTE, name,
-                           "is listed twice in the optimizer's groups, in group %d and group %d", other, g);
+                           "is listed twice in the groups of the optimizer, in group %d and group %d", other, g);
             else
                 names_add(first, name, g);
         }
@@ -194,7 +194,7 @@ static void check_groups(const struct gathering *d, struct report *r)
 
         if ((p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ]) && names_find(first, p->name) < 0)
             report_add(r, SEV_WARNING, "groups", d->n->path, ERR_NO_BYTE, p->name,
-                       "has Adam's moments, and none of the optimizer's %d groups lists it", d->groups->n);
+                       "has moments of Adam, but none of the %d groups of the optimizer lists it", d->groups->n);
     }
 }
 
@@ -209,7 +209,7 @@ int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool
     if (adam_step_is_valid(step))
         return (int64_t)step;
     report_add(r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, v->name,
-               "is %g, but the optimizer's step is a whole number from 0 on", step);
+               "is %g, but the step of the optimizer must be a whole number of 0 or more", step);
     return -1;
 }
 
@@ -232,7 +232,8 @@ static void dcp_find_optimizer_step(const struct dcp_naming *n, struct report *r
             continue;
         if (first && one != step) {
             report_add(r, SEV_WARNING, "step", n->path, ERR_NO_BYTE, en->name,
-                       "is %" PRId64 ", and %s is %" PRId64 ": the optimizer's steps differ between parameters", one,
+                       "is %" PRId64 ", but %s is %" PRId64 "; all parameters must have the same step of the optimizer",
+                       one,
                        first->name, step);
             return;
         }

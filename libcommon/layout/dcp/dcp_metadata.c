@@ -324,7 +324,7 @@ static int read_storage_place(struct dcp_reader *rd, int i)
     uint32_t *slot;
 
     if (!x)
-        return odd(rd, key, "storage_data has a key that is no MetadataIndex of a name and offsets");
+        return odd(rd, key, "storage_data has a key that is not a MetadataIndex with a name and offsets");
     if (info < 0) {
         err_data(rd->e, rd->path, v->at, "the location of %s is not a file of the folder with an offset and a length",
                  x->name);
@@ -342,7 +342,8 @@ static int read_storage_place(struct dcp_reader *rd, int i)
     slot = find_storage_pair(rd, x->name, x->at, x->n);
     pair->used = *slot != 0 || pair->transformed;
     if (*slot)
-        report_add(rd->r, SEV_ERROR, "place", rd->path, key->at, x->name, "one chunk of it has two places");
+        report_add(rd->r, SEV_ERROR, "place", rd->path, key->at, x->name,
+                   "storage_data lists two places for one chunk of it");
     else
         *slot = (uint32_t)i + 1;
     return 0;

@@ -104,8 +104,9 @@ static int no_metadata(const struct dcp_opening *x, struct err *e)
 {
     for (int i = 0; i < x->l->n; i++)
         if (str_starts(x->l->member[i].name, "__") && str_ends(x->l->member[i].name, DCP_METADATA)) {
-            err_data(e, x->s->path, ERR_NO_BYTE, "has a metadata file for each rank (%s; use_collectives=False): not "
-                     "supported, save with collectives", x->l->member[i].name);
+            err_data(e, x->s->path, ERR_NO_BYTE, "has a metadata file for each rank (%s; use_collectives=False), which "
+                                                 "is not supported; save with use_collectives=True",
+                     x->l->member[i].name);
             return -1;
         }
     err_data(e, x->s->path, ERR_NO_BYTE, "no " DCP_METADATA ": the save did not finish%s, or the file was deleted; "
@@ -189,7 +190,7 @@ static void report_missing_files(const struct dcp_opening *x)
             continue;
         names_add(reported, name, i);
         report_add(lost_report(x), lost(x), "missing_file", x->path, place->said_at, NULL,
-                   "names file %s, which is not there", name);
+                   "lists the file %s, which does not exist", name);
     }
 }
 
@@ -290,7 +291,7 @@ static void report_file_gap(struct dcp_opening *x, int home, uint64_t at, uint64
         x->unused += end - at;
     else if (at < end)
         report_add(x->r, SEV_WARNING, "gap", files_name(x->s->files, home), at, NULL,
-                   "%" PRIu64 " bytes here are no item's", end - at);
+                   "%" PRIu64 " bytes here belong to no item", end - at);
 }
 
 /*
@@ -354,7 +355,7 @@ static void place_items(struct dcp_opening *x)
     }
     if (x->unused)
         report_add(x->r, SEV_NOTE, "unused", x->path, ERR_NO_BYTE, NULL,
-                   "%" PRIu64 " bytes of the files are items that no entry names; ckpt-edit thin leaves them out",
+                   "%" PRIu64 " bytes of the files belong to items that no entry names; ckpt-edit thin removes them",
                    x->unused);
 }
 

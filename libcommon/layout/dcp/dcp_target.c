@@ -221,7 +221,7 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     if (!source_has_moments(t->src)) {
         if (t->src->run.more_states)
             report_add(notes, SEV_WARNING, "left_out", t->src->path, ERR_NO_BYTE, NULL,
-                       "the optimizer's states are left out, as torch.distributed's form is made of Adam's alone: %s",
+                       "the states of the optimizer are omitted, because the DCP form can only hold those of Adam: %s",
                        t->src->run.more_states);
         return 0;
     }
@@ -232,11 +232,11 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
         add_group(t, g, &groups.group[g], &made_up);
     if (groups.n == 0 || !groups.group[0].settings)
         report_add(notes, SEV_WARNING, "groups", t->src->path, ERR_NO_BYTE, NULL,
-                   "does not record the settings of the optimizer's groups: the result has no optim.param_groups; a "
+                   "does not record the settings of the optimizer groups, so the result has no optim.param_groups; a "
                    "loader that requires them needs allow_partial_load");
     else if (made_up.len)
         report_add(notes, SEV_NOTE, "groups", t->src->path, ERR_NO_BYTE, NULL,
-                   "options of torch's AdamW that are not there have its own defaults: %s", made_up.buf);
+                   "options of torch's AdamW that IN lacks get their default values: %s", made_up.buf);
     strbuf_free(&made_up);
     return 0;
 }
@@ -319,7 +319,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
     }
     if (left.len)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
-                   "torch.distributed's form has no place for these, which are left out: %s", left.buf);
+                   "these values cannot be stored in DCP and are omitted: %s", left.buf);
     strbuf_free(&left);
 }
 
@@ -334,7 +334,7 @@ static int check_entry_names_unique(const struct dcp_target *t, struct err *e)
         const char *name = t->table.entry[i].name;
 
         if (names_find(known, name) >= 0) {
-            err_data(e, t->src->path, ERR_NO_BYTE, "two of its tensors and values would be called %s", name);
+            err_data(e, t->src->path, ERR_NO_BYTE, "two of its tensors and values would have the same name %s", name);
             return -1;
         }
         names_add(known, name, i);
@@ -356,14 +356,15 @@ static int make_fsdp2_table(struct dcp_target *t, struct report *notes, struct e
         rounded = rounded || (p->state[STATE_FP32] && p->state[STATE_BF16]);
         if (!p->state[STATE_FP32] && !p->state[STATE_BF16])
             report_add(notes, SEV_WARNING, "missing_key", s->path, ERR_NO_BYTE, p->name,
-                       "its values are not there: it is left out");
+                       "is omitted, because its values are missing");
     }
     for (int i = 0; i < s->n_params; i++)
         if (!s->param[i].shared_with)
             add_moments(t, &s->param[i], step);
     if (rounded)
         report_add(notes, SEV_NOTE, "masters", s->path, ERR_NO_BYTE, NULL,
-                   "weights are the fp32 masters; those of 16 bits, which are these rounded, are left out");
+                   "the fp32 masters are written as the weights; the 16-bit weights, which are the rounded masters, "
+                   "are omitted");
     if (source_has_moments(s) && !step)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
                    "has no optimizer step that all parameters share: the result has no optim.state.NAME.step, which "

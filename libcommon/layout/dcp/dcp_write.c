@@ -337,7 +337,7 @@ int dcp_metadata_rewrite(const struct dcp_pickle *was, const struct dcp_change *
     int rc = pickle_parse_table(was->bytes, was->len, was->path, NULL, &tree, e);
 
     if (rc == 0 && !find_tables(&w, tree.root, &n_entries)) {
-        err_data(e, was->path, ERR_NO_BYTE, "has not the tables it had a moment ago");
+        err_data(e, was->path, ERR_NO_BYTE, "changed while it was read");
         pk_tree_free(&tree);
         rc = -1;
     } else if (rc == 0) {

@@ -30,7 +30,8 @@ int torchdist_accepts(const struct source *s, const struct write_request *q, str
     const bool same = s->layout == &torchdist_layout;
 
     if (q->set_latest && !has_number(q->out))
-        err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", q->out);
+        err_usage(e, "%s: --set-latest needs an OUT whose name is release or like iter_0000005, because Megatron finds "
+                     "only such folders", q->out);
     else if (q->distributed && same)
         err_usage(e, "%s: --distributed-optimizer needs --to torchdist and an IN of another layout; entries of "
                   "torchdist keep their form", s->path);

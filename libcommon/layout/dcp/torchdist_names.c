@@ -124,7 +124,7 @@ static void resolve_layer_stacks(const struct stacking *k, const char *path, str
     for (int g = 1; g <= k->n_groups; g++)
         if (k->odd[g] >= 0)
             report_add(r, SEV_NOTE, "stack", path, k->t->entry[k->odd[g]].said_at, k->t->entry[k->odd[g]].name,
-                       "is not stacked as %s is: such tensors are listed under their own keys",
+                       "is stacked in another way than %s, so these tensors are listed under their own keys",
                        k->odd[g] == k->first[g] ? "a layer in each row" : k->t->entry[k->first[g]].name);
     for (int i = 0; i < k->t->n; i++)
         if (k->role[i].stack && k->odd[k->role[i].stack] >= 0)
@@ -143,7 +143,7 @@ static bool has_same_stack_shape(const struct dcp_entry *x, const struct dcp_ent
 static void report_missing_param_entry(const struct dcp_naming *n, int entry, const char *name, struct report *r)
 {
     report_add(r, SEV_ERROR, "missing_entry", n->path, n->table->entry[entry].said_at, name,
-               "%s is there, and no tensor of that name", n->table->entry[entry].name);
+               "%s exists, but no tensor of that name", n->table->entry[entry].name);
 }
 
 /*
@@ -207,7 +207,7 @@ static void check_halves(const struct dcp_naming *n, const unsigned *held, struc
         for (int i = 0; both >= one && i < n->table->n; i++)
             if (!(held[i] & a) != !(held[i] & b))
                 report_add(r, SEV_ERROR, "missing_entry", n->path, ERR_NO_BYTE, n->table->entry[i].name,
-                           "has its %s and not its %s", state_name(pair[p][held[i] & a ? 0 : 1]),
+                           "has a state %s, but no state %s", state_name(pair[p][held[i] & a ? 0 : 1]),
                            state_name(pair[p][held[i] & a ? 1 : 0]));
     }
 }
@@ -223,8 +223,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
     enum state st;
 
     if (n->model) {
-        err_usage(e, "%s: --model chooses one of several models in a folder of torch.distributed.checkpoint; one of "
-                  "Megatron-core holds one", n->s->path);
+        err_usage(e, "%s: --model selects one of several models in a folder of torch.distributed.checkpoint; a "
+                     "Megatron-core folder has one model", n->s->path);
         return -1;
     }
     memset(role, 0, (size_t)t->n * sizeof *role);
@@ -299,7 +299,7 @@ void torchdist_names_check_optimizer(const struct source *s, struct report *r)
     if (!form)
         form = strstr(found->name, ".param_state") ? "dp_zero_gather_scatter" : "dp_reshardable";
     report_add(r, SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, found ? found->name : NULL,
-               "the distributed optimizer was saved as %s: its buckets depend on the tensor and pipeline ranks and "
-               "record no parameter offsets; save it as fully_reshardable, or use the weights alone",
+               "the distributed optimizer was saved as %s, whose buckets depend on the ranks and record no offsets of "
+               "parameters; save it as fully_reshardable, or convert with --weights-only",
                form);
 }

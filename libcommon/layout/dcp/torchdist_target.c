@@ -423,8 +423,9 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
         pk_set_str(t->arena, root, "optimizer", make_torchdist_optimizer(t, how, &g));
     if (s->n_values)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
-                   "of %d values other than parameters, only the iteration and the optimizer's settings are written: "
-                   "the form of random states, schedules and arguments is specific to the program", s->n_values);
+                   "of %d values other than parameters, only the iteration and the settings of the optimizer are "
+                   "written, because random states, schedules and arguments have a form of the program that wrote them",
+                   s->n_values);
     return add_files(t, root, NULL, e);
 }
 

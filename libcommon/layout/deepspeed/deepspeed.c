@@ -77,7 +77,7 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
     }
     if (!e->kind)
         err_data(e, d->s->path, ERR_NO_BYTE,
-                 "no mp_rank_*_model_states.pt file: not a checkpoint of the pipeline engine");
+                 "has no mp_rank_*_model_states.pt file, so it is not a checkpoint of the pipeline engine");
     return NULL;
 }
 

@@ -216,11 +216,11 @@ int deepspeed_accepts(const struct source *s, const struct write_request *q, str
 {
     /* A model folder has run arguments only if it was opened in order to start a run (hf_source.h). */
     if (s->layout->model_folder && !s->run.args)
-        err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of BLOOM and GPT-2; of any model, "
-                  "--to dcp --ranks N makes a checkpoint", s->path);
+        err_usage(e, "%s: a model folder cannot be resharded: export-hf --import converts BLOOM and GPT-2 to 3D "
+                     "shards, --to dcp --ranks N converts any model", s->path);
     else if (q->ranks || q->mesh_rows)
-        err_usage(e, "%s: a %s checkpoint: --ranks goes with --to zero1, zero2, zero3, dcp, torchdist or hfstorage, "
-                  "--mesh with --to dcp or torchdist", s->path, s->layout->name);
+        err_usage(e, "%s: for a %s checkpoint, --ranks needs --to zero1, zero2, zero3, dcp, torchdist or hfstorage, "
+                     "and --mesh needs --to dcp or torchdist", s->path, s->layout->name);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

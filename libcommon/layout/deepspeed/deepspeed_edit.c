@@ -69,7 +69,8 @@ static int no_such_key(const struct ds_target *t, const struct ds_set *set, cons
         if (pk_as_str(pair[2 * i]))
             names[n_names++] = pk_as_str(pair[2 * i]);
     near = parse_nearest(str_starts(key, "args.") ? key + strlen("args.") : key, names, n_names);
-    err_usage(e, "%s %s: %s has no such argument%s%s%s; ckpt-inspect args lists them", option(set), set->text,
+    err_usage(e, "%s %s: %s has no such argument%s%s%s; 'ckpt-inspect args' lists the arguments",
+              option(set), set->text,
               source_path(t->src), near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
     free(names);
     return -1;
@@ -85,7 +86,8 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
     if (set->any_type)
         err_usage(e, "--set-type %s: the value is not valid JSON (text is written in quotes: '\"text\"')", set->text);
     else
-        err_usage(e, "--set %s: %s is %.60s: expected %s, as JSON; --set-type changes its type", set->text, key,
+        err_usage(e, "--set %s: the value of %s is %.60s; the new value must be %s in JSON (--set-type allows another "
+                     "type)", set->text, key,
                   now.buf, tree_type_words(was));
     strbuf_free(&now);
     return -1;
@@ -107,7 +109,7 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
     struct pk *was;
 
     if (!eq || eq == set->text) {
-        err_usage(e, "%s %s: expected KEY=VALUE", option(set), set->text);
+        err_usage(e, "%s %s: the argument must have the form KEY=VALUE", option(set), set->text);
         return -1;
     }
     to->path = resolve_edit_path(t, root, key);
@@ -123,7 +125,7 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
         why = positions_owner(t->src, to->path, to->value);
     if (!why)
         return 0;
-    err_usage(e, "%s %s: %s cannot be set: %s", option(set), set->text, key, why);
+    err_usage(e, "%s %s: %s cannot be set, because %s", option(set), set->text, key, why);
     return -1;
 }
 

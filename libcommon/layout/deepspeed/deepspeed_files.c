@@ -49,7 +49,8 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
 {
     if (kind == DS_ZERO3)
         err_data(e, d->s->path, ERR_NO_BYTE,
-                 "%s: weights of ZeRO-3 next to layer files: the folder holds two saves", name);
+                 "%s: holds weights of ZeRO-3 and layer files, so the folder contains two saves; remove the files of "
+                 "one of them", name);
     else
         err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints of DeepSpeed are not "
                  "supported" SOURCE_NOT_CHECKED, name);
@@ -116,7 +117,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
             ds_add_source_file(d, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(d->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
-                       "it is not part of the checkpoint: no checkpoint file has this name");
+                       "does not belong to the checkpoint, because no checkpoint file has this name");
     }
     d->n_files = s->n_files;
     for (int i = 0; i < l->n; i++)
@@ -249,7 +250,8 @@ char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
      */
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
         if (pair[i].saved && pair[i].named > pair[i].saved)
-            return str_fmt("it has %lld %s, the files here are of %lld", (long long)pair[i].saved, pair[i].what,
+            return str_fmt("it belongs to a checkpoint of %lld %s, but the other files to one of %lld",
+                           (long long)pair[i].saved, pair[i].what,
                            (long long)pair[i].named);
     return NULL;
 }
@@ -258,7 +260,7 @@ static void degree_differs(const struct ds_job *j, const char *key, int64_t save
 {
     if (saved && saved != expected)
         report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
-                   "records %s %lld, the folder has %lld", key, (long long)saved, (long long)expected);
+                   "records %s %lld, but the folder has %lld", key, (long long)saved, (long long)expected);
 }
 
 void ds_check_degrees(const struct ds_job *j)
@@ -309,13 +311,13 @@ static void put_file_in_slot(struct ds *d, int file, int *slot)
         *slot = file;
     else
         report_add(d->r, SEV_ERROR, "duplicate_file", files_name(d->s->files, f[file].file), ERR_NO_BYTE, NULL,
-                   "is the same rank as %s", f[*slot].name);
+                   "has the same rank as %s", f[*slot].name);
 }
 
 static void extra(struct ds *d, int file)
 {
     report_add(d->r, SEV_ERROR, "extra_file", files_name(d->s->files, d->s->file[file].file), ERR_NO_BYTE, NULL,
-               "outside the grid (PP=%d, TP=%d, DP=%d)", d->topo.pp, d->topo.tp, d->topo.dp);
+               "has a rank outside of the topology PP=%d, TP=%d, DP=%d", d->topo.pp, d->topo.tp, d->topo.dp);
 }
 
 static int cmp_file_layer_numbers(const void *a, const void *b)
@@ -450,7 +452,7 @@ void ds_check_sizes(struct ds *d)
                 report_add(d->r, SEV_ERROR, "short_file", files_name(f, file), ERR_NO_BYTE, NULL, "is an empty file");
             else if (size == 0 || size + slack < most)
                 report_add(d->r, SEV_ERROR, "short_file", files_name(f, file), ERR_NO_BYTE, NULL,
-                           "has %llu bytes, its largest peer %llu", (unsigned long long)size,
+                           "has %llu bytes, but the largest file of its kind has %llu", (unsigned long long)size,
                            (unsigned long long)most);
         }
     }

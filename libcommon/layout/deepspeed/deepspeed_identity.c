@@ -69,7 +69,7 @@ void ds_check_ranks(struct ds *d)
 
         if (read_saved_rank(d, mp, &rank) && rank != want)
             report_add(d->r, ds_mismatch(d), "other_rank", files_name(d->s->files, d->s->file[d->mp_file[mp]].file),
-                       ERR_NO_BYTE, NULL, "args.rank is %lld, its name has %lld: it is another rank's file",
+                       ERR_NO_BYTE, NULL, "has args.rank %lld, but rank %lld in its name: it belongs to another rank",
                        (long long)rank, (long long)want);
     }
 }

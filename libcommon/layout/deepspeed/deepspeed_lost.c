@@ -514,7 +514,7 @@ static bool candidate_fits(void *ctx, const struct pt *pt)
     const bool fits = !why;
 
     if (why) {
-        char *start = str_fmt("%s is not of this run, so its files are not used: ", dir);
+        char *start = str_fmt("%s is not from this run, so its files are not used: ", dir);
 
         if (!is_reported(c->d->r, start))
             report_add(c->d->r, SEV_WARNING, "stand_in", c->d->s->path, ERR_NO_BYTE, NULL, "%s%s", start, why);
@@ -970,7 +970,7 @@ static bool only_tensors_bad(struct ds *d, int mp, const char *name)
     if (!pt || !d->o->holes || pt_check_records(pt, d->s->files, &e) == 0)
         return false;
     report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
-               "%s: %s: its random states are those of a new run", name, e.msg);
+               "%s: %s; the random states in this file are replaced by those of a new run", name, e.msg);
     return true;
 }
 
@@ -1052,8 +1052,8 @@ static void report_counters(struct ds *d, const struct pt *tag)
     pk_as_int(pk_get(args, "consumed_train_samples"), &samples);
     pk_as_int(pk_get(args, "consumed_train_tokens"), &tokens);
     report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
-               "the counters are those of %s: step %lld, %lld samples, %lld tokens (-1: not recorded); ckpt-edit retag "
-               "--step N --samples N --tokens N sets those of the result", dir, (long long)step, (long long)samples,
+               "the counters are copied from %s: step %lld, %lld samples, %lld tokens (-1: unknown); ckpt-edit retag "
+               "--step N --samples N --tokens N changes them", dir, (long long)step, (long long)samples,
                (long long)tokens);
     free(dir);
 }
@@ -1067,8 +1067,8 @@ int ds_stand_in(struct ds *d, struct err *e)
             return -1;
     if (tag && d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
-                   "no mp_rank file is left: the arguments are those of %s, the shapes those of the layer files; all "
-                   "layers count as one pipeline stage, the step is %lld, other counters and schedules are 0",
+                   "all mp_rank files are lost: the arguments are copied from %s, and the shapes from the layer files; "
+                   "all layers count as one pipeline stage, the step is %lld, and other counters and schedules are 0",
                    d->o->config, (long long)named_step(d->s));
     else if (tag)
         report_counters(d, tag);

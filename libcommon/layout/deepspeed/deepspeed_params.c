@@ -104,7 +104,7 @@ void ds_check_layers(struct ds *d)
 
             if (file >= 0)
                 report_add(d->r, SEV_ERROR, "extra_file", files_name(d->s->files, d->s->file[file].file),
-                           ERR_NO_BYTE, NULL, "layer %d is on no stage", d->layer_no[i]);
+                           ERR_NO_BYTE, NULL, "no stage has layer %d", d->layer_no[i]);
         }
     }
     free(want);
@@ -161,7 +161,7 @@ static void assign_layer_tensors(struct ds *d, struct draft *p, int n)
                 hit->bf16 = xcalloc((size_t)tp_n, sizeof *hit->bf16);
             if (hit->bf16[i % tp_n])
                 report_add(d->r, SEV_ERROR, "stage", files_name(d->s->files, d->s->file[d->layer_file[i]].file),
-                           ERR_NO_BYTE, hit->owner->name, "is in another layer file too");
+                           ERR_NO_BYTE, hit->owner->name, "is also in another layer file");
             hit->bf16[i % tp_n] = &l->tensor[k].t;
             if (hit->position > k)
                 hit->position = k;
@@ -261,8 +261,8 @@ static enum merge_rule ds_param_merge_rule(struct ds *d, const struct ds_rules *
         return MERGE_CAT0_HALVES;
     if (d->topo.tp > 1 && !rules->family && !merge_rule_known(name))
         report_add(d->r, SEV_ERROR, "merge_rule", d->s->path, ERR_NO_BYTE, name,
-                   "how slices of %d tensor ranks make it is not known: the checkpoint has no usable "
-                   "universal_checkpoint_info, and no family's rules have all names", d->topo.tp);
+                   "its merge from %d tensor-parallel ranks is unknown: the checkpoint has no usable "
+                   "universal_checkpoint_info, and no family of rules has all names", d->topo.tp);
     return rule;
 }
 
@@ -372,7 +372,7 @@ static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 
     if (i >= 0 && d->layer[i].ok)
         report_add(d->r, SEV_ERROR, "missing_key", files_name(d->s->files, d->s->file[d->layer_file[i]].file),
-                   ERR_NO_BYTE, p->owner->name, "has no usable tensor here");
+                   ERR_NO_BYTE, p->owner->name, "no file has a usable tensor for it");
 }
 
 /*
@@ -458,7 +458,7 @@ static void ds_make_param(struct ds *d, const struct ds_rules *rules, const stru
     }
     if (dr->tied && param_ends(p->name, ROLE_POSITION))
         report_add(d->r, SEV_NOTE, "tied_positions", d->s->path, ERR_NO_BYTE, p->name,
-                   "stage %d keeps a copy that is not trained: the parameter is that of stage 0", dr->tied->pp);
+                   "stage %d has an untrained copy of the parameter; the copy of stage 0 is used", dr->tied->pp);
 }
 
 void ds_make_params(struct ds *d)

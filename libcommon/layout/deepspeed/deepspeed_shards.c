@@ -92,7 +92,7 @@ static void ds_read_group_runs(const struct shard_job *k, struct pk **fp32, int 
     run[DS_FP32] = ds_read_flat_run(k, fp32[g], g, DS_FP32);
     if (!state) {
         report_add(k->j->r, SEV_ERROR, "groups", k->j->path, ERR_NO_BYTE, NULL,
-                   "%d groups in param_shapes, group %d has no optimizer state", k->ref->n_groups, g);
+                   "param_shapes has %d groups, but there is no optimizer state of group %d", k->ref->n_groups, g);
         run[DS_AVG].record = run[DS_AVG_SQ].record = -1;
     } else {
         run[DS_AVG] = ds_read_flat_run(k, pk_get(state, "exp_avg"), g, DS_AVG);
@@ -119,7 +119,8 @@ static struct pk **group_list(const struct shard_job *k, const char *key, enum s
         return NULL;
     }
     if ((int64_t)n != k->ref->n_groups) {
-        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL, "%d groups in param_shapes, %u in %s",
+        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                   "param_shapes has %d groups, but %u are in %s",
                    k->ref->n_groups, n, key);
         return NULL;
     }
@@ -131,7 +132,7 @@ static void check_group_paddings(const struct shard_job *k)
     const struct ds_job *j = k->j;
     /* DeepSpeed up to 0.6.7 spells the key `groups_padding`. */
     const char *key = pk_get(k->opt, "groups_padding") ? "groups_padding" : "group_paddings";
-    struct pk **item = group_list(k, key, SEV_NOTE, ": padding follows from param_shapes");
+    struct pk **item = group_list(k, key, SEV_NOTE, "; the padding is computed from param_shapes");
     int last = j->d->topo.dp - 1;
 
     for (int g = 0; item && g < k->ref->n_groups; g++) {
@@ -160,7 +161,7 @@ static void check_counts(const struct shard_job *k)
 
         if (!pk_as_int(item[g], &n) || n != j->d->topo.dp) {
             report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
-                       "records DP %lld (partition_count of group %d), the folder has %d",
+                       "records %lld data-parallel ranks (partition_count of group %d), but the folder has %d",
                        pk_as_int(item[g], &n) ? (long long)n : -1LL, g, j->d->topo.dp);
             return;
         }
@@ -189,7 +190,7 @@ static void check_mapping(const struct shard_job *k, const struct pk *mapping, i
         name = at < n ? pk_as_str(pair[2 * at]) : NULL;
         if (!name || strcmp(name, s->name) != 0) {
             report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, s->name,
-                       "%lld elements at %lld of group %d belong to it, param_slice_mappings lists %s there",
+                       "owns %lld elements from element %lld of group %d, but param_slice_mappings lists %s there",
                        (long long)n_elems, (long long)start, g, name ? name : "nothing");
             return;
         }
@@ -205,7 +206,8 @@ static void check_mapping(const struct shard_job *k, const struct pk *mapping, i
     }
     if (at < n)
         report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, pk_as_str(pair[2 * at]),
-                   "listed in param_slice_mappings of group %d, but no part of it is in this rank's partition", g);
+                   "is listed in param_slice_mappings of group %d, but no part of it is in the partition of this rank",
+                   g);
 }
 
 static void check_slice_mappings(const struct shard_job *k)

@@ -338,8 +338,8 @@ struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct err *e)
     if (ok)
         return s;
     if (e->kind == ERR_NONE)
-        err_data(e, "share", ERR_NO_BYTE, "a set-up message of %zu bytes is malformed: its length does not match "
-                 "its contents", n);
+        err_data(e, "share", ERR_NO_BYTE, "a set-up message of %zu bytes from another rank is malformed, because its "
+                                          "length does not match its contents", n);
     ds_share_free(s);
     return NULL;
 }

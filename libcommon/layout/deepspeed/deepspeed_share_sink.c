@@ -263,7 +263,7 @@ static int recv_crc_sums(const struct share_saving *w, const char *dir, int dp, 
         if (i >= 0 && i < w->s->n_files && k >= 0 && k < w->file[i].n)
             crc_sum_merge(&w->file[i].storage[k].sum, seen, acc);
     if (strcmp(p, "end\n")) {
-        err_data(e, dir, ERR_NO_BYTE, "what data rank %d sent about its part is damaged", dp);
+        err_data(e, dir, ERR_NO_BYTE, "the data that rank %d sent about its part are damaged", dp);
         rc = -1;
     }
     free(text);

@@ -128,10 +128,11 @@ static void unknown_key(const struct ds_job *j, const char *key)
 {
     /* Rotary tables and Transformer Engine's settings are buffers: the model recomputes them and never trains them. */
     if (str_ends(key, "inv_freq") || str_ends(key, "_extra_state"))
-        report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is a buffer: passed over", key);
+        report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL,
+                   "'%.100s' is a buffer and is ignored", key);
     else if (ds_all_stages(j->d))
         report_add(j->r, SEV_ERROR, "unknown_key", j->path, ERR_NO_BYTE, NULL,
-                   "'%.100s' is in no stage's param_shapes", key);
+                   "'%.100s' is not in the param_shapes of any stage", key);
 }
 
 static bool check_layer_tensor(const struct ds_job *j, const struct ds_entry *en, const struct pt_tensor *t)
@@ -192,7 +193,7 @@ void ds_read_layer(const struct ds_job *j)
         const struct ds_entry *en;
 
         if (!key || !pt_tensor(j->pt, pair[2 * i + 1], &t->t)) {
-            report_add(j->r, SEV_WARNING, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is no tensor",
+            report_add(j->r, SEV_WARNING, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is not a tensor",
                        key ? key : "?");
             continue;
         }

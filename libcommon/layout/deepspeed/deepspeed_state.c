@@ -34,7 +34,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
 
         if (s.found && s.value != first.value) {
             report_add(j->r, ds_mismatch(j->d), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
-                       "optimizer step %.0f in group 0, %.0f in group %d", first.value, s.value, g);
+                       "optimizer step %.0f in group 0, but %.0f in group %d", first.value, s.value, g);
             return;
         }
     }
@@ -97,14 +97,17 @@ static void check_padded_vocab(struct ds *d, const char *path, const struct pk *
         c->vocab = rows;
     if (noted > 0 && noted != c->vocab)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
-                   "args has %lld padded vocabulary rows, checkpoint_info %lld", (long long)c->vocab, (long long)noted);
+                   "args records %lld padded vocabulary rows, but checkpoint_info records %lld",
+                   (long long)c->vocab, (long long)noted);
     if (rows && rows != c->vocab)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
-                   "padded vocabulary %lld recorded, the embedding has %lld rows on %d tensor ranks",
+                   "the padded vocabulary is recorded as %lld rows, but the embedding has %lld rows on %d "
+                   "tensor-parallel ranks",
                    (long long)c->vocab, (long long)rows, d->topo.tp);
     if (rows && rows < c->vocab_tokens)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
-                   "%lld padded vocabulary rows for %lld tokens", (long long)rows, (long long)c->vocab_tokens);
+                   "the padded vocabulary has %lld rows, fewer than the %lld tokens",
+                   (long long)rows, (long long)c->vocab_tokens);
 }
 
 static void check_checkpoint_version(struct ds *d, const char *path, const struct pk *root)
@@ -116,7 +119,8 @@ static void check_checkpoint_version(struct ds *d, const char *path, const struc
                    "key 'checkpoint_version' is missing: the QKV order of 3.0 is assumed");
     else if (!(version >= 2))
         report_add(d->r, SEV_ERROR, "checkpoint_version", path, ERR_NO_BYTE, NULL,
-                   "checkpoint_version %g stores QKV differently; not supported", version);
+                   "checkpoint_version %g orders the rows of queries, keys and values differently, which is not "
+                   "supported", version);
 }
 
 /*
@@ -132,13 +136,13 @@ static void check_optimizer_there(struct ds *d, const char *path)
             return;
     if (pk_int_or(pk_get(d->s->run.args, "no_save_optim"), 0))
         report_add(d->r, SEV_WARNING, "no_optimizer", path, ERR_NO_BYTE, NULL,
-                   "saved with --no-save-optim: there are weights only");
+                   "was saved with --no-save-optim, so it holds only weights");
     else if (!d->o->no_optimizer)
         report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
-                   "no optimizer shards: expected %s and others; they are lost, or this is a backup of the weights "
-                   "alone: export-hf writes them as they are stored (with --config FILE if the model is neither BLOOM "
-                   "nor GPT-2), reshape --weights-only makes a checkpoint for train --no-load-optim; of another "
-                   "model, reshape --to dcp --ranks N --weights-only makes one",
+                   "has no optimizer files such as %s: they are lost, or this is a backup of the weights alone; "
+                   "export-hf writes the weights (with --config FILE if the model is neither BLOOM nor GPT-2), reshape "
+                   "--weights-only writes a checkpoint for train --no-load-optim, and for other models reshape --to "
+                   "dcp --ranks N --weights-only writes one",
                    ds_zero_name(d, 0, 0, buf));
 }
 
@@ -151,11 +155,13 @@ void ds_run_state(struct ds *d)
 
     run_state_read(d->s, f->pt);
     if (!args || pk_is_none(args))
-        report_add(d->r, SEV_WARNING, "key", path, ERR_NO_BYTE, NULL, "key 'args' is missing: no training arguments");
+        report_add(d->r, SEV_WARNING, "key", path, ERR_NO_BYTE, NULL,
+                   "key 'args' is missing, so the training arguments are unknown");
     check_checkpoint_version(d, path, root);
     check_padded_vocab(d, path, root);
     if (d->s->config.n_heads % d->topo.tp)
-        report_add(d->r, SEV_ERROR, "heads", path, ERR_NO_BYTE, NULL, "%lld heads cannot be split over TP %d",
+        report_add(d->r, SEV_ERROR, "heads", path, ERR_NO_BYTE, NULL,
+                   "the %lld heads cannot be divided over %d tensor-parallel ranks",
                    (long long)d->s->config.n_heads, d->topo.tp);
     check_optimizer_there(d, path);
     ds_read_optimizer(d);

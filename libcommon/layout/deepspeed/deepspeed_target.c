@@ -37,8 +37,8 @@ static int refuse_untied(const struct source *s, const struct ds_shape *o, struc
 
         if (!str_ends(name, PARAM_HEAD) && (ds_layer_of(name) < 0 || !param_ends(name, ROLE_WORD)))
             continue;
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: embedding and output head are untied; only tied ones can be "
-                 "resharded", name);
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: the embedding and the head are different tensors; only models "
+                                          "with tied embeddings can be resharded", name);
         return -1;
     }
     return 0;
@@ -103,7 +103,7 @@ static int ds_make_target_params(struct ds_target *t, const struct ds_shape *o, 
             return -1;
     for (int i = 0; i < o->index.n; i++)
         if (!source_param(t->src, o->index.entry[i].name)) {
-            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: listed in param_shapes, but not there",
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is listed in param_shapes, but no file has it",
                      o->index.entry[i].name);
             return -1;
         }
@@ -169,7 +169,7 @@ static int check_param_states(struct ds_target *t, struct err *e)
             t->weights = p->state[STATE_BF16]->dtype;
         if ((!p->state[STATE_BF16] && !p->state[STATE_FP32]) || (t->optimizer && !flat)) {
             err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
-                     t->optimizer ? "has no optimizer state; --weights-only does without" : "has no weights");
+                     t->optimizer ? "has no optimizer state; --weights-only converts without it" : "has no weights");
             return -1;
         }
     }
@@ -206,11 +206,13 @@ static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q,
         unit = (unit > 0 && unit < 1 << 20 ? unit : 128) * tp;
         t->vocab = (V + unit - 1) / unit * unit;
         report_add(notes, SEV_WARNING, "vocab", NULL, ERR_NO_BYTE, NULL,
-                   "padded vocabulary %lld is not divisible by TP %lld: %lld rows of zeros are added (%lld)",
+                   "the padded vocabulary of %lld rows is not divisible by TP %lld, so %lld rows of zeros are added "
+                   "(%lld rows in total)",
                    (long long)V, (long long)tp, (long long)(t->vocab - V), (long long)t->vocab);
     }
     if (t->vocab % tp) {
-        err_usage(e, "padded vocabulary %lld is not divisible by TP %lld", (long long)t->vocab, (long long)tp);
+        err_usage(e, "the padded vocabulary of %lld rows is not divisible by TP %lld",
+                  (long long)t->vocab, (long long)tp);
         return -1;
     }
     if (t->vocab < V && (V0 <= 0 || t->vocab < V0)) {
@@ -219,9 +221,10 @@ static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q,
         return -1;
     }
     if (q->vocab && q->vocab != V)
-        report_add(notes, SEV_NOTE, "vocab", NULL, ERR_NO_BYTE, NULL, "padded vocabulary %lld becomes %lld: %s",
+        report_add(notes, SEV_NOTE, "vocab", NULL, ERR_NO_BYTE, NULL,
+                   "the padded vocabulary of %lld rows is changed to %lld rows: %s",
                    (long long)V, (long long)t->vocab,
-                   t->vocab < V ? "trained padding rows are dropped" : "the new rows are zeros");
+                   t->vocab < V ? "trained padding rows are removed" : "the new rows are zeros");
     return 0;
 }
 
@@ -232,7 +235,7 @@ static int compute_param_slices(struct ds_target *t, struct err *e)
     int tp = t->topo.tp;
 
     if (heads <= 0 || heads % tp) {
-        err_usage(e, "%lld heads cannot be split over TP %d", (long long)heads, tp);
+        err_usage(e, "the %lld heads cannot be divided over TP %d", (long long)heads, tp);
         return -1;
     }
     for (int i = 0; i < t->n_params; i++) {
@@ -243,14 +246,14 @@ static int compute_param_slices(struct ds_target *t, struct err *e)
         if (p->from->merge == MERGE_VOCAB)
             p->shape[0] = t->vocab;
         if (p->from->merge == MERGE_SUM && tp > 1) {
-            err_usage(e, "%s: tensor ranks hold parts that are added, and no rule divides the sum over TP %d: "
-                      "--target-tp 1 writes it", p->name, tp);
+            err_usage(e, "%s: the parts of the tensor-parallel ranks are summed, and no rule divides the sum over TP "
+                         "%d; --target-tp 1 writes the sum", p->name, tp);
             return -1;
         }
         memcpy(p->slice, p->shape, sizeof p->slice);
         if (p->from->merge != MERGE_REPLICATED && p->from->merge != MERGE_SUM) {
             if (dim >= p->ndim || p->shape[dim] % parts || (dim == 1 && p->ndim != 2)) {
-                err_usage(e, "%s: dimension %d of %lld cannot be split over TP %d", p->name, dim,
+                err_usage(e, "%s: dimension %d of size %lld cannot be divided over TP %d", p->name, dim,
                           (long long)(dim < p->ndim ? p->shape[dim] : 0), tp);
                 return -1;
             }
@@ -278,9 +281,10 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
      */
     t->norm_stage = q->norm_last ? q->n_stages - 1 : last;
     if (q->n_stages != t->topo.pp)
-        err_usage(e, "%d stages given for PP %d", q->n_stages, t->topo.pp);
+        err_usage(e, "--stages has %d numbers for %d pipeline stages", q->n_stages, t->topo.pp);
     else if (sum != t->n_layers)
-        err_usage(e, "the stages given hold %lld layers, the model has %d", (long long)sum, t->n_layers);
+        err_usage(e, "the numbers of --stages add up to %lld layers, but the model has %d",
+                  (long long)sum, t->n_layers);
     else
         return 0;
     return -1;
@@ -319,7 +323,7 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
         t->method = q->method ? q->method : saved;
     if (!q->method && saved && !pipeline_method_known(saved)) {
         report_add(notes, SEV_WARNING, "stages", NULL, ERR_NO_BYTE, NULL,
-                   "partition method '%.60s' is not known: layers are dealt out by type:transformer", saved);
+                   "the partition method '%.60s' is unknown; the layers are divided by type:transformer", saved);
         saved = t->method = NULL;
     }
     t->norm_stage = pipeline_cut(&specs, q->method ? q->method : saved ? saved : "type:transformer", how, t->topo.pp,
@@ -331,7 +335,7 @@ static int resolve_stage_layers(struct ds_target *t, const struct ds_shape *o, c
                                 struct report *notes, struct err *e)
 {
     if (t->n_layers < t->topo.pp) {
-        err_usage(e, "%d layers cannot fill %d pipeline stages", t->n_layers, t->topo.pp);
+        err_usage(e, "%d layers cannot be divided over %d pipeline stages", t->n_layers, t->topo.pp);
         return -1;
     }
     if (q->stages)
@@ -429,7 +433,8 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
         if (i < want->n && i < got->n && strcmp(found, name) == 0)
             continue;
         err_data(e, t->src->path, ERR_NO_BYTE,
-                 "stage %d, optimizer group %d: %s where %s is expected: the order is not that of a known trainer",
+                 "stage %d, optimizer group %d: has %s where %s is expected, so the order is not that of a known "
+                 "trainer",
                  pp, want->rule, found, name);
         return -1;
     }
@@ -571,23 +576,24 @@ static void report_topology_losses(const struct ds_target *t, struct report *not
 
     if (to.pp > from.pp || to.tp > from.tp)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
-                   "random states of ranks beyond PP %d, TP %d are repeated from rank (pp mod %d, tp mod %d)", from.pp,
+                   "random states of ranks beyond PP %d, TP %d are copied from rank (pp mod %d, tp mod %d)", from.pp,
                    from.tp, from.pp, from.tp);
     if (to.pp < from.pp || to.tp < from.tp)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
-                   "random states of ranks beyond PP %d, TP %d are dropped",
+                   "random states of ranks beyond PP %d, TP %d are omitted",
                    to.pp < from.pp ? to.pp : from.pp, to.tp < from.tp ? to.tp : from.tp);
     if ((to.pp != from.pp || to.tp != from.tp) && has_dropout(t->src))
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
-                   "dropout: the masks that TP %d, PP %d would have drawn next cannot be drawn by TP %d, PP %d",
+                   "dropout: a run with TP %d, PP %d would use other masks next than a run with TP %d, PP %d",
                    from.tp, from.pp, to.tp, to.pp);
     if (batch > 0 && micro > 0 && batch % (micro * to.dp))
         report_add(notes, SEV_WARNING, "batch", NULL, ERR_NO_BYTE, NULL,
-                   "global batch %lld is not divisible by micro-batch %lld x DP %d: the trainer needs another",
+                   "the global batch size %lld is not divisible by micro-batch size %lld x DP %d; the trainer needs "
+                   "another batch size",
                    (long long)batch, (long long)micro, to.dp);
     if (t->src->run.consumed_samples < 0)
-        report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL, "the source does not record the consumed "
-                                                                         "samples");
+        report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL,
+                   "IN does not record the number of consumed samples");
 }
 
 static int resolve_target_optimizer(struct ds_target *t, const struct ds_request *q, struct report *notes,
@@ -604,7 +610,7 @@ static int resolve_target_optimizer(struct ds_target *t, const struct ds_request
     else if (q->step >= 0 && r->opt_step >= 0 && r->iteration >= 0)
         t->opt_step = r->opt_step + q->step - r->iteration;
     if (t->opt_step < 0 && r->opt_step >= 0) {
-        err_usage(e, "--step %lld: the optimizer's counter %lld would become negative", (long long)q->step,
+        err_usage(e, "--step %lld: the step counter %lld of the optimizer would become negative", (long long)q->step,
                   (long long)r->opt_step);
         return -1;
     }
@@ -620,7 +626,7 @@ static int resolve_target_degrees(struct ds_target *t, const struct ds_request *
     };
     if (t->topo.tp < 1 || t->topo.pp < 1 || t->topo.dp < 1 || t->topo.tp > DEGREE_MAX || t->topo.pp > DEGREE_MAX ||
         t->topo.dp > DEGREE_MAX) {
-        err_usage(e, "TP %d, PP %d, DP %d: degrees from 1 to %d are possible", t->topo.tp, t->topo.pp, t->topo.dp,
+        err_usage(e, "TP %d, PP %d, DP %d: each number must be from 1 to %d", t->topo.tp, t->topo.pp, t->topo.dp,
                   DEGREE_MAX);
         return -1;
     }
@@ -672,8 +678,8 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
     t->src = s;
     if (source_has_unknown_family(s)) {
         err_data(e, s->path, ERR_NO_BYTE,
-                 "3D shards need the settings of a BLOOM or GPT-2 model, and none are recorded here; for such a model, "
-                 "run export-hf --config FILE IN MODEL, then export-hf --import MODEL OUT");
+                 "3D shards need the settings of a BLOOM or GPT-2 model, which this checkpoint does not record; for "
+                 "such a model, run export-hf --config FILE IN MODEL, then export-hf --import MODEL OUT");
         ds_target_free(t);
         return NULL;
     }

@@ -76,12 +76,12 @@ static int check_optimizer(const struct source *s, struct err *e)
     bool universal = !s->layout->pipeline_files;
 
     if (!r->optimizer) {
-        err_data(e, path, ERR_NO_BYTE, "has no optimizer shards; --weights-only does without");
+        err_data(e, path, ERR_NO_BYTE, "has no optimizer files; --weights-only converts without them");
         return -1;
     }
     if (base && !pk_get(base, "state")) {
-        err_data(e, path, ERR_NO_BYTE, "elastic ZeRO shards (elastic_checkpoint) cannot be written again; ds2universal "
-                 "reads them, and what it makes can be reshaped");
+        err_data(e, path, ERR_NO_BYTE, "ZeRO shards in the elastic form (elastic_checkpoint) cannot be resharded "
+                                       "directly; convert with ds2universal first, then reshape the result");
         return -1;
     }
     /* A universal form may have no param_groups; they are then made up. */
@@ -90,7 +90,7 @@ static int check_optimizer(const struct source *s, struct err *e)
         return -1;
     }
     if (r->step_in_state && r->opt_step < 0) {
-        err_data(e, path, ERR_NO_BYTE, "the optimizer's step cannot be read");
+        err_data(e, path, ERR_NO_BYTE, "cannot read the step of the optimizer");
         return -1;
     }
     if ((r->optimizer_pt && !only_str_keys(pt_root(r->optimizer_pt))) || !only_str_keys(r->optimizer) ||
@@ -102,7 +102,7 @@ static int check_optimizer(const struct source *s, struct err *e)
     key = key ? key : odd_value(r->optimizer, rebuilt, 4);
     key = key ? key : odd_value(base, rebuilt, 4);
     if (key) {
-        err_data(e, path, ERR_NO_BYTE, "'%.60s' holds a tensor that cannot be resharded", key);
+        err_data(e, path, ERR_NO_BYTE, "'%.60s' holds a tensor of an unknown kind, which cannot be resharded", key);
         return -1;
     }
     return 0;
@@ -193,7 +193,7 @@ static void synthesize_optimizer_tree(struct ds_target *t, struct report *notes)
     t->opt = t->src->run.optimizer ? t->src->run.optimizer : d;
     t->param_groups = groups;
     report_add(notes, SEV_WARNING, "optimizer", NULL, ERR_NO_BYTE, NULL,
-               "the source keeps no optimizer settings: they are made from its arguments and schedule, with step %lld",
+               "IN has no optimizer settings; they are derived from its arguments and schedule, with step %lld",
                (long long)t->opt_step);
 }
 

@@ -102,8 +102,8 @@ struct edit *edit_new(struct source *s, struct err *e)
         return NULL;
     }
     if (s->layout->points_only) {
-        err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
-                  "that is", s->path, s->layout->name);
+        err_usage(e, "%s: a %s checkpoint cannot be edited; convert it with ds2universal --format pt or reshape first",
+                  s->path, s->layout->name);
         return NULL;
     }
     x = xcalloc(1, sizeof *x);
@@ -168,14 +168,15 @@ int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e)
     }
     if (!f->pt) {
         if (e->kind == ERR_NONE)
-            err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds no tree that could be changed");
+            err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds no pickled values that could be changed");
         return -1;
     }
     z = pt_zip(f->pt);
     for (int i = 0; i < zip_n(z); i++)
         if (zip_entry(z, i)->method != 0) {
             err_data(e, files_name(x->s->files, f->file), zip_entry(z, i)->header_at,
-                     "record %s is compressed: reshape or ds2universal writes it plain, then it can be edited",
+                     "record %s is compressed; convert the checkpoint with reshape or ds2universal first, which write "
+                     "uncompressed records",
                      zip_entry(z, i)->name);
             return -1;
         }
@@ -232,7 +233,8 @@ static int add_piece_runs(struct edit *x, const struct tmap_piece *pc, const str
 
     if (!f || (is_pt(f) && edit_open_pt(x, f, e) < 0)) {
         if (e->kind == ERR_NONE)
-            err_data(e, files_name(x->s->files, rec->file), rec->at, "holds a part of it, and cannot be changed");
+            err_data(e, files_name(x->s->files, rec->file), rec->at,
+                     "holds a part of the tensor and cannot be changed");
         return -1;
     }
     for (uint64_t i = 0; i < pc->n; i++) {

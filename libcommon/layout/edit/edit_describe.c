@@ -130,7 +130,7 @@ static int merge_equal_runs(struct edit *x, struct edit_file *f, struct err *e)
             run->from.at == last->from.at)
             continue;
         if (last && run->at < last->at + last->len) {
-            err_data(e, files_name(x->s->files, f->file), run->at, "is changed twice, to different bytes");
+            err_data(e, files_name(x->s->files, f->file), run->at, "is changed twice, with different values");
             return -1;
         }
         f->run[n++] = *run;
@@ -587,8 +587,8 @@ static struct sink *open_edit_folder(const struct sink_opts *o, struct edit *x)
     k->no_optimizer = true;  /* the copies of a tied weight are changed together, so they need not be compared */
     k->no_manifest = !x->has_manifest;
     if (!x->place.hard_links)
-        k->room_advice = "--hard-links shares the files that stay instead of copying them, and a write into one of "
-                         "OUT then changes IN";
+        k->room_advice = "--hard-links shares unchanged files instead of copying them, and a later write into a shared "
+                         "file of OUT also changes IN";
     return k;
 }
 

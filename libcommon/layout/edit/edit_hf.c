@@ -95,7 +95,8 @@ static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
     if (has < 0 || there == has)
         return has < 0 ? -1 : 0;
     err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE,
-             "holds %d tensors of an unsupported type or shape: the file cannot be rewritten or left out", has - there);
+             "holds %d tensors of an unsupported type or shape, so the file cannot be rewritten or removed",
+             has - there);
     return -1;
 }
 
@@ -264,7 +265,7 @@ static int write_hf_weight_index(struct edit *x, const struct edit_states *to, c
         const struct tmap *m = t->map[edit_weights_state(t)];
 
         if (json_object_get(map, t->name))
-            err_usage(e, "two parameters of %s would be called %s", x->s->path, t->name);
+            err_usage(e, "two parameters of %s would have the same name %s", x->s->path, t->name);
         total += (json_int_t)(m->len / (uint64_t)dtype_size(m->dtype) *
                               (uint64_t)dtype_size(t->dtype[edit_weights_state(t)]));
         json_object_set_new(map, t->name, json_string(edit_find_file(x, param_weights_file(x, t->param))->name));
@@ -438,7 +439,8 @@ static int set_list_dtype(struct edit_states *to, enum dtype type, struct err *e
                 continue;
             to->tensor[i].dtype[st] = type;
             if (m->dtype != type && plan_op_of(m->dtype, type) < 0)
-                err_usage(e, "cast: %s is %s, which is not made %s here", to->tensor[i].name, dtype_name(m->dtype),
+                err_usage(e, "cast: %s has type %s, which cannot be converted to %s",
+                          to->tensor[i].name, dtype_name(m->dtype),
                           type == DTYPE_F16 ? "fp16" : type == DTYPE_F32 ? "fp32" : "bf16");
         }
     return e->kind == ERR_NONE ? 0 : -1;

@@ -104,7 +104,8 @@ static int seal_record(struct edit_item *it, const struct zip_entry *en, struct 
     uint32_t crc;
 
     if (!place || en->method != 0) {
-        err_data(e, it->path, it->base + en->header_at, "record %s is compressed, or has no place in its directory",
+        err_data(e, it->path, it->base + en->header_at,
+                 "record %s is compressed, or the directory of its file does not list it",
                  en->name);
         return -1;
     }

@@ -47,7 +47,7 @@ static int64_t count_listed_layers(const struct edit_states *to, const char *pat
             continue;
         if (first && (at - to->tensor[i].name != of - first || strncmp(first, to->tensor[i].name,
                                                                        (size_t)(of - first)) != 0)) {
-            err_usage(e, "layers: %s has several rows of layers: %s and %s", path, first, to->tensor[i].name);
+            err_usage(e, "layers: %s has several lists of layers: %s and %s", path, first, to->tensor[i].name);
             return -1;
         }
         first = to->tensor[i].name;
@@ -60,9 +60,9 @@ static int64_t count_listed_layers(const struct edit_states *to, const char *pat
             seen[k] = true;
     for (int64_t i = 0; i <= most && e->kind == ERR_NONE; i++)
         if (!seen[i])
-            err_usage(e, "layers: %s has a layer %" PRId64 " and none %" PRId64, path, most, i);
+            err_usage(e, "layers: %s has a layer %" PRId64 ", but no layer %" PRId64, path, most, i);
     if (most < 0)
-        err_usage(e, "layers: no parameter of %s has a layer's number", path);
+        err_usage(e, "layers: no parameter name of %s contains the number of a layer", path);
     free(seen);
     return e->kind == ERR_NONE ? most + 1 : -1;
 }
@@ -114,7 +114,7 @@ static int update_layer_count(struct edit *x, struct edit_states *to, const int 
             continue;
         found++;
         if (json_integer_value(v) != n_layers)
-            err_usage(e, "layers: config.json has %s %lld, the weights have %" PRId64, keys[i],
+            err_usage(e, "layers: config.json has %s %lld, but the weights have %" PRId64 " layers", keys[i],
                       (long long)json_integer_value(v), n_layers);
         json_object_set_new(to->config, keys[i], json_integer(n));
     }

@@ -57,11 +57,12 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
             q->rows = q->tokens;
         bytes += edit_rows_bytes(&t, q);
         if (q->tokens_was < 1 || q->tokens_was > t.shape[0])
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has %lld rows for %lld tokens", t.name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has %lld rows, fewer than the %lld tokens", t.name,
                      (long long)t.shape[0], (long long)q->tokens_was);
     }
     if (n == 0 && e->kind == ERR_NONE)
-        err_usage(e, "vocab: no parameter of %s is a vocabulary; ckpt-inspect ls lists what it has", s->path);
+        err_usage(e, "vocab: %s has no embedding that could be changed; 'ckpt-inspect ls' lists its parameters",
+                  s->path);
     return e->kind == ERR_NONE ? (int64_t)bytes : -1;
 }
 
@@ -138,8 +139,9 @@ static void cast_pipeline_source(struct edit *x, struct source *to, const struct
         return;
     to->run.optimizer = edit_cast_optimizer(x->arena, to->run.optimizer, config, m->weights);
     report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, m->weights == DTYPE_F16
-               ? "fp16: ZeRO stage 1 with a new loss scaler, of the saved configuration or DeepSpeed's defaults"
-               : "bf16: the loss scaler is dropped");
+               ? "fp16: the optimizer files are those of ZeRO stage 1, with a new loss scaler from the saved "
+                 "configuration or DeepSpeed's defaults"
+               : "bf16: the loss scaler is removed");
 }
 
 /* ---- public functions ---- */
@@ -167,7 +169,8 @@ static int rewrite_shards(struct edit *x, struct source *to, struct ds_target *t
 static int check_pipeline_edit(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
-        err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape %s--target-pp makes fewer of them first",
+        err_usage(e, "layers: %d layers cannot be divided over %d pipeline stages; reshape %s--target-pp to fewer "
+                     "stages first",
                   m->n_picked, s->topo.pp, s->run.optimizer ? "" : "--weights-only ");
     else if (m->cast && s->layout->state_files && !s->run.optimizer)
         err_usage(e, "cast: %s has no zero/optimizer_state.pt, which distinguishes bf16 from fp16: reshape it to 3D "

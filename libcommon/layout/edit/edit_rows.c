@@ -204,7 +204,7 @@ int edit_rows_set(struct edit *x, struct edit_new *t, struct edit_rows *q, struc
         if (!t->map[st])
             continue;
         if (row == 0 || !dtype_is_float(t->map[st]->dtype)) {
-            err_usage(e, "%s has no rows of floating point: their number cannot be changed", t->name);
+            err_usage(e, "%s has no rows of floating-point numbers, so their number cannot be changed", t->name);
             return -1;
         }
         if (q->fd >= 0 && q->tokens > q->tokens_was && write_rows(x, t, (enum state)st, q, e) < 0)

@@ -33,9 +33,9 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     struct edit_states *to;
 
     if (s->layout->pipeline_files) {
-        err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; %sa model folder "
-                  "(export-hf) can have others", s->path, verb,
-                  s->run.optimizer ? "a universal form (ds2universal) and " : "");
+        err_usage(e, "%s: %s: the pipeline engine defines the names in 3D shards, so they cannot be changed; convert "
+                     "the checkpoint to %sa model folder (export-hf) first", s->path, verb,
+                  s->run.optimizer ? "a universal form (ds2universal) or " : "");
         return NULL;
     }
     if (universal_hdf5_has_model(s)) {
@@ -124,11 +124,11 @@ int edit_states_check(const struct edit *x, const struct edit_states *to, struct
     for (int i = 1; i < to->n && !twice; i++)
         twice = strcmp(name[i - 1], name[i]) == 0 ? name[i] : NULL;
     if (to->n == 0)
-        err_usage(e, "nothing would be left of %s", x->s->path);
+        err_usage(e, "this would remove every parameter of %s", x->s->path);
     else if (odd)
         err_usage(e, "'%s' cannot be the name of a parameter: expected UTF-8, and not __metadata__", odd);
     else if (twice)
-        err_usage(e, "two parameters of %s would be called %s", x->s->path, twice);
+        err_usage(e, "two parameters of %s would have the same name %s", x->s->path, twice);
     free(name);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -96,8 +96,8 @@ static int check_weights_remain(const struct source *s, struct err *e)
 
         if (has_weights || p->shared_with || !p->state[STATE_EXP_AVG])
             continue;
-        err_usage(e, "drop optimizer: %s has the values of %s in the optimizer's files alone; export-hf writes "
-                  "weights without the rest", s->path, p->name);
+        err_usage(e, "drop optimizer: %s holds the values of %s only in the optimizer files; export-hf writes weights "
+                     "without the rest", s->path, p->name);
         return -1;
     }
     return 0;
@@ -153,8 +153,8 @@ int edit_drop_rng(struct edit *x, struct err *e)
     int n = 0;
 
     if (s->layout->entries) {
-        err_usage(e, "drop rng: random states of a %s checkpoint have a form of their own, and the program that "
-                     "wrote them requires them", s->layout->name);
+        err_usage(e, "drop rng: the program that wrote a %s checkpoint requires its random states, so they cannot be "
+                     "removed", s->layout->name);
         return -1;
     }
     for (int i = 0; i < s->n_files; i++)

@@ -53,8 +53,8 @@ static int fill_zero(struct edit *x, const bool *hit, int *n_mended, struct repo
 static int cast_shards(struct edit *x, enum dtype to, struct report *notes, struct err *e)
 {
     if (to == DTYPE_F32) {
-        err_usage(e, "cast fp32: the pipeline engine runs in bf16 or fp16 with fp32 masters; export-hf --dtype fp32 "
-                     "writes fp32 weights");
+        err_usage(e, "cast fp32: the pipeline engine trains only in bf16 or fp16 with fp32 masters; export-hf --dtype "
+                     "fp32 writes fp32 weights");
         return -1;
     }
     return edit_pipeline(x, &(struct edit_model){ .cast = true, .weights = to }, notes, e);

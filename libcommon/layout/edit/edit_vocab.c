@@ -84,10 +84,10 @@ static bool *find_rows(const struct source *s, const struct edit_states *to, int
     for (int i = 0; i < to->n; i++) {
         has[i] = has[holder_of(s, i)];
         if (has[i] && (to->tensor[i].ndim < 1 || to->tensor[i].shape[0] != was))
-            err_usage(e, "vocab: %s shares its bytes with the embedding, and has another shape", to->tensor[i].name);
+            err_usage(e, "vocab: %s shares its data with the embedding, but has another shape", to->tensor[i].name);
     }
     if (n == 0)
-        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has",
+        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; 'ckpt-inspect ls' lists the shapes",
                   source_path(s), was);
     if (e->kind == ERR_NONE)
         return has;

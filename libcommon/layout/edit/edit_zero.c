@@ -238,13 +238,14 @@ static int check_zero_edit(const struct edit *x, const struct edit_states *list,
             err_usage(e, "%s: has %d tensor ranks: join those of the checkpoint that it was made of (reshape --ranks "
                       "N), then make the form again (ds2universal)", x->s->path, x->s->topo.tp);
         else
-            err_usage(e, "%s: has %d tensor ranks: reshape %s--ranks N joins them, then it can be edited", x->s->path,
+            err_usage(e, "%s: has %d tensor-parallel ranks, and only one can be edited; join them with reshape "
+                         "%s--ranks N first", x->s->path,
                       x->s->topo.tp, x->s->run.optimizer ? "" : "--weights-only ");
         return -1;
     }
     if (x->s->layout->state_files && !x->s->run.optimizer) {
-        err_usage(e, "%s: has no zero/optimizer_state.pt, without which no engine loads it: make the form again "
-                  "(ds2universal) of the checkpoint that it was made of", x->s->path);
+        err_usage(e, "%s: has no zero/optimizer_state.pt, which DeepSpeed needs; convert the original checkpoint again "
+                     "with ds2universal", x->s->path);
         return -1;
     }
     for (int i = 0; i < list->n; i++) {
@@ -327,18 +328,18 @@ int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, st
 {
     x->states = list;
     if (x->s->weights == type) {
-        err_usage(e, "%s: cast: computes with %s already", x->s->path, dtype_name(type));
+        err_usage(e, "%s: cast: has the type %s already", x->s->path, dtype_name(type));
         return -1;
     }
     if (type == DTYPE_F16)
         report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL,
-                   "fp16: a new loss scaler, of the saved ds_config or DeepSpeed's defaults");
+                   "fp16: the result gets a new loss scaler, from the saved ds_config or DeepSpeed's defaults");
     else if (x->s->weights == DTYPE_F16)
-        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, "%s: the loss scaler is dropped",
+        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, "%s: the loss scaler is removed",
                    dtype_name(type));
     if (type == DTYPE_F16 && x->s->zero_stage == 3)
         report_add(notes, SEV_WARNING, "range", x->s->path, ERR_NO_BYTE, NULL,
-                   "ZeRO-3 keeps masters alone, which the engine rounds: none was held against 65504, the largest of "
-                   "fp16 (ckpt-inspect stats shows the largest)");
+                   "ZeRO-3 stores only masters, which DeepSpeed rounds when it loads them; they were not checked for "
+                   "values above 65504, the largest of fp16 (ckpt-inspect stats prints the largest)");
     return rebuild_zero_source(x, list, type, notes, e);
 }

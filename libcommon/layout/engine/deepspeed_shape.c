@@ -57,7 +57,7 @@ static bool read_param_slice(const struct reading *x, const struct pk *key, cons
     }
     if (!dim || n < 1 || n > 4) {
         report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, out->name,
-                   "param_shapes gives it %u dimensions, 1 to 4 expected", n);
+                   "param_shapes lists %u dimensions for it, but 1 to 4 are supported", n);
         return false;
     }
     out->ndim = (int)n;
@@ -108,7 +108,7 @@ bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, c
     }
     if (!item || n == 0) {
         report_add(r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL,
-                   "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown");
+                   "key 'param_shapes' is missing or empty, so the tensors in the optimizer shards are unknown");
         return false;
     }
     st->group = xcalloc(n, sizeof *st->group);
@@ -312,7 +312,8 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
     const struct ds_stage **stage;
 
     if (s->topo.pp < 1 || s->topo.tp < 1) {
-        err_data(e, s->path, ERR_NO_BYTE, "its degrees are not recorded (no mp_rank files?): cannot be resharded");
+        err_data(e, s->path, ERR_NO_BYTE, "does not record its numbers of ranks (are mp_rank files missing?), so it "
+                                          "cannot be resharded");
         return -1;
     }
     x->pp = s->topo.pp;

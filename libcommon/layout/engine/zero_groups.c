@@ -112,8 +112,8 @@ static void leave_out_frozen(const struct source *s, struct optim_groups *groups
     }
     if (left)
         report_add(notes, SEV_NOTE, "frozen", s->path, ERR_NO_BYTE, first.buf,
-                   "has no moments though a group of the optimizer lists it%s: it is written as a frozen parameter",
-                   left > 1 ? ", as others do" : "");
+                   "has no moments, although a group of the optimizer lists it%s; it is written as a frozen parameter",
+                   left > 1 ? " (like others)" : "");
     strbuf_free(&first);
 }
 
@@ -123,7 +123,7 @@ static int bad_shape(const struct source *s, const struct param *p, const struct
 {
     char have[SHAPE_TEXT], due[SHAPE_TEXT];
 
-    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, and %s in the checkpoint of --like", p->name,
+    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, but %s in the checkpoint of --like", p->name,
              shape_text(p->ndim, p->shape, have), shape_text(want->ndim, want->shape, due));
     return -1;
 }
@@ -137,7 +137,8 @@ static int check_all_there(struct source *s, const struct source *like, struct e
         const struct param *want = &like->param[i], *p = source_param(s, want->name);
 
         if (!p && !want->shared_with) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in the checkpoint of --like and not here", want->name);
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: the checkpoint of --like has it, but IN does not",
+                     want->name);
             return -1;
         }
         if (p && !shape_equal(p->ndim, p->shape, want->ndim, want->shape))
@@ -145,7 +146,7 @@ static int check_all_there(struct source *s, const struct source *like, struct e
     }
     for (int i = 0; i < like->n_values; i++)
         if (like->value[i].buffer && !(source_find(s, like->value[i].name, &hit) && hit.value && hit.value->map)) {
-            err_data(e, s->path, ERR_NO_BYTE, "buffer %s: is in the checkpoint of --like and not here",
+            err_data(e, s->path, ERR_NO_BYTE, "buffer %s: the checkpoint of --like has it, but IN does not",
                      like->value[i].name);
             return -1;
         }
@@ -163,12 +164,12 @@ static int check_params_in_template(const struct source *s, const struct source 
         const struct param *p = &s->param[i], *there = source_param(like, p->name);
 
         if (!there) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is not in the checkpoint of --like", p->name);
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: the checkpoint of --like does not have it", p->name);
             return -1;
         }
         if (there->shared_with && !p->shared_with)
             report_add(notes, SEV_WARNING, "shared", s->path, ERR_NO_BYTE, p->name,
-                       "is another name of %s in the checkpoint of --like: its own values are left out",
+                       "is a second name of %s in the checkpoint of --like, so its own values are omitted",
                        there->shared_with);
     }
     return 0;
@@ -239,8 +240,8 @@ static int use_template_groups(struct source *s, const struct source *like, cons
 
         if (mine < 0 && own->n && own->group[0].settings)
             report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                       "has the parameters of the engine's group %d in several groups or none: its settings are those "
-                       "of the checkpoint of --like", g);
+                       "the parameters of group %d of the checkpoint of --like belong to several groups or none in IN; "
+                       "the group keeps the settings of that checkpoint", g);
         out->group[g].settings = settings(s, out->group[g].settings, mine < 0 ? NULL : own->group[mine].settings);
     }
     return 0;
@@ -269,19 +270,20 @@ static int read_optimizer_groups(struct source *s, const struct zero_import *q, 
     if (out->n == 0 && what == ZERO_FOR_NAMES)
         one_group(s, out, STATE_EXP_AVG);
     if (what == ZERO_FOR_NAMES && !source_has_moments(s)) {
-        err_data(e, s->path, ERR_NO_BYTE, "has no moments: a universal form is made of masters and moments; start from "
-                 "a checkpoint that has its optimizer states");
+        err_data(e, s->path, ERR_NO_BYTE, "has no moments, but a universal form consists of masters and moments; "
+                                          "convert a checkpoint with optimizer states");
         return -1;
     }
     if (out->n == 0) {
-        err_data(e, s->path, ERR_NO_BYTE, "does not record the parameters and settings of the optimizer's groups: it "
-                                          "cannot be converted to ZeRO%s; --to zero1 or zero2 with --weights-only "
+        err_data(e, s->path, ERR_NO_BYTE, "does not record which parameters and settings the optimizer groups have, so "
+                                          "it cannot be converted to ZeRO%s; --to zero1 or zero2 with --weights-only "
                                           "writes the weights",
-                 source_has_moments(s) ? " without an existing checkpoint's (--like)" : "");
+                 source_has_moments(s) ? " without --like, a checkpoint that records them" : "");
         return -1;
     }
     if (s->run.opt_step < 0 && what == ZERO_FOR_RANKS) {
-        err_data(e, s->path, ERR_NO_BYTE, "has no step of the optimizer that all parameters share: ZeRO keeps one");
+        err_data(e, s->path, ERR_NO_BYTE, "has no step of the optimizer that all parameters share, but ZeRO stores one "
+                                          "step");
         return -1;
     }
     return 0;
@@ -297,9 +299,9 @@ static int check_moments_have_group(const struct source *s, const struct source 
     for (int i = 0; i < s->n_params; i++)
         if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG] && like) {
             report_add(notes, SEV_WARNING, "frozen", s->path, ERR_NO_BYTE, s->param[i].name,
-                       "is frozen in the one of --like: its moments are left out");
+                       "is frozen in the checkpoint of --like, so its moments are omitted");
         } else if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG]) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has moments, and no group of the optimizer lists it",
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has moments, but no group of the optimizer lists it",
                      s->param[i].name);
             return -1;
         }

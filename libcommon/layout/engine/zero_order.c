@@ -165,7 +165,7 @@ int zero_groups_read(const struct source *s, struct arena *a, struct optim_group
     struct zero_shape x;
 
     if (!zero_order_root(s)) {
-        err_data(e, s->path, ERR_NO_BYTE, "has no model_states file, which lists the optimizer's groups");
+        err_data(e, s->path, ERR_NO_BYTE, "has no model_states file, which lists the groups of the optimizer");
         return -1;
     }
     if (zero_order_read(s, a, &x, e) < 0)

@@ -151,7 +151,7 @@ static void add_client_state(const struct pickling *k, struct pk *root, struct r
         strbuf_addf(&c.left, " and %d more", c.n_left - NAMED_MAX);
     if (c.n_left)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
-                   "ZeRO's files have no place for these, which are left out: %s", c.left.buf);
+                   "these values cannot be stored in ZeRO files and are omitted: %s", c.left.buf);
     strbuf_free(&c.left);
     if (pk_is_none(pk_get(root, "lr_scheduler")))
         report_add(notes, SEV_WARNING, "fresh", s->path, ERR_NO_BYTE, NULL,
@@ -330,17 +330,17 @@ static void report_missing_settings(const struct source *s, struct report *notes
         known = known || groups->group[g].settings;
     if (!known)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "does not record the parameters and settings of the optimizer's groups: all parameters are put into "
-                   "one group with the engine's default settings");
+                   "does not record which parameters and settings the optimizer groups have; all parameters form one "
+                   "group with DeepSpeed's default settings");
     if (groups->how != OPTIM_GROUPS_LISTED)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "has optimizer settings per parameter: parameters with equal settings form a group, %d in total, in "
-                   "the model's order; the engine must use the same groups; --like uses the groups and order of "
-                   "another checkpoint", groups->n);
+                   "has optimizer settings for each parameter: parameters with equal settings form a group, %d in "
+                   "total, in the order of the model; the program that loads the result must have the same groups; "
+                   "--like copies the groups and their order from another checkpoint", groups->n);
     if (s->run.opt_step < 0)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
-                   "has no optimizer step that all parameters share: none is written, and Adam's step counter starts "
-                   "at 0");
+                   "has no optimizer step that all parameters share, so no step is written, and the step counter of "
+                   "Adam starts at 0");
 }
 
 void zero_pickles_make(struct zero_pickles *out, const struct source *s, const struct zero_import *q, struct arena *a,
@@ -358,6 +358,6 @@ void zero_pickles_make(struct zero_pickles *out, const struct source *s, const s
     make_zero_optimizer(&k, out);
     if (q->purpose == ZERO_FOR_RANKS && !q->like)
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
-                   "has no ds_config: the files are laid out by DeepSpeed's defaults (no round_robin_gradients, no "
-                   "parameter_alignment, sub_group_size 1e9)");
+                   "has no ds_config, so the order of the parameters is that of DeepSpeed's defaults (no "
+                   "round_robin_gradients, no parameter_alignment, sub_group_size 1e9)");
 }

@@ -67,7 +67,7 @@ static bool read_shapes_group(struct zero_group *g, struct arena *a, const struc
     int64_t sum = 0;
 
     if (!pair) {
-        report_add(r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL, "param_shapes: a group that is no dict of shapes");
+        report_add(r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL, "param_shapes: a group is not a dictionary of shapes");
         return false;
     }
     g->slot = arena_alloc(a, (n + 1) * sizeof *g->slot);
@@ -125,7 +125,7 @@ bool zero_shape_read(struct zero_shape *x, struct arena *a, const struct pk *par
     *x = (struct zero_shape){0};
     if (!item || n == 0) {
         report_add(r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL,
-                   "key 'param_shapes' is missing or empty: which tensors the optimizer's files hold is unknown");
+                   "key 'param_shapes' is missing or empty, so the tensors in the optimizer files are unknown");
         return false;
     }
     x->group = arena_alloc(a, n * sizeof *x->group);

@@ -62,7 +62,7 @@ static void check_settings(const struct hf_claims *c)
             continue;
         text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                   "%s in config.json is %.40s, expected a whole number of at least %d", key, text ? text : "damaged",
+                   "%s in config.json is %.40s, but must be a whole number of %d or more", key, text ? text : "damaged",
                    least);
         free(text);
     }
@@ -134,14 +134,14 @@ static void check_layers(const struct hf_claims *c)
             continue;
         if (number[i] != found && found < claimed) {
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                       "layer %d has no tensors, config.json has %lld layers", found, (long long)claimed);
+                       "no file has tensors of layer %d, but config.json has %lld layers", found, (long long)claimed);
             one = false;
         }
         found++;
     }
     if (one && n && found != claimed && !(more > 0 && found > claimed && found <= claimed + more))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                   "%d layers are there, config.json has %lld", found, (long long)claimed);
+                   "the files have %d layers, but config.json has %lld", found, (long long)claimed);
     free(number);
 }
 
@@ -179,10 +179,11 @@ static void check_claimed_sizes(const struct hf_claims *c, const struct param *p
 
     if (p->ndim == 2 && rows >= 0 && p->shape[0] != rows)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
-                   "has %lld rows, config.json a vocab_size of %lld", (long long)p->shape[0], (long long)rows);
+                   "has %lld rows, but vocab_size in config.json is %lld", (long long)p->shape[0], (long long)rows);
     if (p->ndim == 2 && width >= 0 && p->shape[1] != width)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
-                   "has %lld columns, config.json a hidden size of %lld", (long long)p->shape[1], (long long)width);
+                   "has %lld columns, but the hidden size in config.json is %lld",
+                   (long long)p->shape[1], (long long)width);
 }
 
 static const struct tmap *claimed_weights_map(const struct param *p)
@@ -238,10 +239,10 @@ static void check_claimed_head(const struct hf_claims *c, const struct param *ta
     if (json_is_true(tied) && head && table && !head->shared_with && claimed_weights_map(head) &&
         claimed_weights_map(table) && differ(c->s, claimed_weights_map(head), claimed_weights_map(table)))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, head->name,
-                   "is not %s, to which config.json ties it (tie_word_embeddings)", table->name);
+                   "differs from %s, although config.json ties the two (tie_word_embeddings)", table->name);
     if (json_is_false(tied) && !head && table && is_known_causal_lm(c))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                   "there is no head, and config.json does not tie it to the embedding (tie_word_embeddings)");
+                   "the head is missing, and config.json does not tie it to the embedding (tie_word_embeddings)");
 }
 
 void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,
@@ -256,7 +257,7 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
 
         if (empty && sizes)
             report_add(r, severity, "config", s->path, ERR_NO_BYTE, p->name,
-                       "has no elements, which no tensor of the model that config.json describes lacks");
+                       "has no elements, but config.json describes a model without empty tensors");
         if (is_embedding_weight_name(p->name) && !empty && !table)
             table = p;
         else if (hf_is_head(p->name) && !empty && !head)

@@ -75,19 +75,20 @@ static void check_common(struct hf_check *k, const struct hf_config *c)
 
     if (s->config.glu)
         report_inexpressible_arg(k, pk_get(s->run.args, "swiglu") ? "swiglu" : "glu_activation",
-                                 "gated MLPs have no place in it");
+                                 "the architecture has no gated MLPs");
     if (pk_int_or(pk_get(s->run.args, "kv_channels"), c->hidden / c->n_heads) != c->hidden / c->n_heads)
-        report_inexpressible_arg(k, "kv_channels", "heads as wide as hidden / heads are built there");
+        report_inexpressible_arg(k, "kv_channels", "the architecture needs heads of size hidden / heads");
     if (arg_flag(s, "untie_embeddings_and_output_weights", false))
-        report_inexpressible_arg(k, "untie_embeddings_and_output_weights", "its head is the embedding");
+        report_inexpressible_arg(k, "untie_embeddings_and_output_weights",
+                                 "the head of the architecture is its embedding");
     if (pk_int_or(pk_get(s->run.args, "num_key_value_heads"), c->n_heads) != c->n_heads)
-        report_inexpressible_arg(k, "num_key_value_heads", "every head has keys and values of its own there");
+        report_inexpressible_arg(k, "num_key_value_heads", "the architecture has keys and values for every head");
     if (norm && strcmp(norm, "layernorm") != 0 && strcmp(norm, "LayerNorm") != 0)
-        report_inexpressible_arg(k, "normalization", "LayerNorms are built there");
+        report_inexpressible_arg(k, "normalization", "the architecture has LayerNorms");
     if (arg_flag(s, "fp32_residual_connection", false))
         warn_config_drift(
-            k, "argument fp32_residual_connection is true: Transformers keeps the residual in the weights' dtype, so "
-               "results differ a little");
+            k, "argument fp32_residual_connection is true, but Transformers keeps residuals in the type of the "
+               "weights, so results differ slightly");
 }
 
 static void check_bloom(struct hf_check *k, const struct hf_config *c)
@@ -95,19 +96,19 @@ static void check_bloom(struct hf_check *k, const struct hf_config *c)
     const struct source *s = k->s;
 
     if (strcmp(s->config.position, "alibi") != 0)
-        report_inexpressible_arg(k, "position_embedding_type", "BLOOM has ALiBi and no other positions");
+        report_inexpressible_arg(k, "position_embedding_type", "BLOOM supports only ALiBi");
     if (!s->config.embed_layernorm && !arg_flag(s, "use_bnb_optimizer", false))
         report_inexpressible_arg(k, "embed_layernorm", "BLOOM always has a LayerNorm after its embedding");
     if (c->ffn != 4 * c->hidden)
         report_inexpressible_arg(k, "ffn_hidden_size", "BLOOM's MLP is 4 times as wide as the model");
     if (strcmp(c->activation, "gelu") == 0)
         warn_config_drift(
-            k, "arguments bias_gelu_fusion and openai_gelu are false: trained with the erf form of GELU, Transformers "
-               "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
+            k, "arguments bias_gelu_fusion and openai_gelu are false: the model was trained with the erf form of GELU, "
+               "but Transformers uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
     if (c->epsilon != 1e-5)
         warn_config_drift(k,
-             "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was still trained with 1e-05, and "
-             "Transformers has one value for all");
+             "argument layernorm_epsilon is not 1e-05: the LayerNorm of the embedding was trained with 1e-05 "
+             "nevertheless, but Transformers uses one epsilon for all");
 }
 
 static void check_gpt2(struct hf_check *k, const struct hf_config *c)
@@ -116,7 +117,7 @@ static void check_gpt2(struct hf_check *k, const struct hf_config *c)
 
     (void)c;
     if (strcmp(s->config.position, "absolute") != 0)
-        report_inexpressible_arg(k, "position_embedding_type", "GPT-2 has learned positions and no others");
+        report_inexpressible_arg(k, "position_embedding_type", "GPT-2 supports only learned positions");
     if (s->config.embed_layernorm)
         report_inexpressible_arg(k, "embed_layernorm", "GPT-2 has no LayerNorm after its embedding");
     if (arg_flag(s, "apply_residual_connection_post_layernorm", false))
@@ -168,7 +169,7 @@ int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct r
 
     if (!s->run.args || m->hidden <= 0 || m->n_layers <= 0 || m->n_heads <= 0 || m->hidden % m->n_heads) {
         err_data(e, s->path, ERR_NO_BYTE,
-                 "its training arguments have no number of layers, hidden size and heads");
+                 "the training arguments lack the number of layers, the hidden size or the number of heads");
         return -1;
     }
     *c = (struct hf_config){
@@ -213,7 +214,7 @@ static int read_dim(const struct hf_reading *x, const char *key, const char *ali
     *out = v && json_is_integer(v) ? json_integer_value(v) : 0;
     if (*out >= 1 && *out <= (int64_t)1 << 40)
         return 0;
-    err_data(x->e, x->path, ERR_NO_BYTE, "'%s' is %s, a number of 1 or more is expected", key, v ? "none" : "absent");
+    err_data(x->e, x->path, ERR_NO_BYTE, "'%s' is %s, but must be a number of 1 or more", key, v ? "none" : "absent");
     return -1;
 }
 
@@ -254,7 +255,7 @@ static int read_activation(const struct hf_reading *x, struct hf_config *c)
             c->activation = names[i][1];
     if (c->activation)
         return 0;
-    err_data(x->e, x->path, ERR_NO_BYTE, "'activation_function' is '%.60s': Megatron has GELU only", word);
+    err_data(x->e, x->path, ERR_NO_BYTE, "'activation_function' is '%.60s', but Megatron supports only GELU", word);
     return -1;
 }
 
@@ -294,7 +295,8 @@ static int read_bloom(const struct hf_reading *x, struct hf_config *c)
     c->post_layernorm_residual = read_hf_config_flag(x, "apply_residual_connection_post_layernorm", false);
     if (c->epsilon == 1e-5)
         return 0;
-    err_data(x->e, x->path, ERR_NO_BYTE, "'layer_norm_epsilon' is %g: Megatron's embedding LayerNorm has 1e-05 always",
+    err_data(x->e, x->path, ERR_NO_BYTE, "'layer_norm_epsilon' is %g, but Megatron always uses 1e-05 for the LayerNorm "
+                                         "of the embedding",
              c->epsilon);
     return -1;
 }
@@ -309,8 +311,9 @@ static int read_gpt2(const struct hf_reading *x, struct hf_config *c)
     c->ffn = 4 * c->hidden;
     if (hf_config_value(x, "n_inner", NULL) && read_dim(x, "n_inner", NULL, &c->ffn) < 0)
         return -1;
-    return refuse_flag(x, "add_cross_attention", true, "Megatron's decoder has none") < 0 ||
-           refuse_flag(x, "scale_attn_by_inverse_layer_idx", true, "Megatron does not scale so") < 0 ||
+    return refuse_flag(x, "add_cross_attention", true, "Megatron's decoder has no cross-attention") < 0 ||
+           refuse_flag(x, "scale_attn_by_inverse_layer_idx", true,
+                       "Megatron does not scale attention in this way") < 0 ||
            refuse_flag(x, "scale_attn_weights", false, "Megatron always scales by the square root of the head size") < 0
            ? -1 : 0;
 }
@@ -333,7 +336,7 @@ static int read_hf_config_object(const struct hf_reading *x, struct hf_config *c
     c->dtype = read_hf_weights_dtype(x);
     read_tokens(x, c);
     if (read_dim(x, "vocab_size", NULL, &c->vocab) < 0 || read_activation(x, c) < 0 ||
-        refuse_flag(x, "tie_word_embeddings", false, "Megatron's head is the embedding") < 0 ||
+        refuse_flag(x, "tie_word_embeddings", false, "the head of Megatron is the embedding") < 0 ||
         (arch == HF_BLOOM ? read_bloom(x, c) : read_gpt2(x, c)) < 0)
         return -1;
     if (c->hidden % c->n_heads == 0)

@@ -192,7 +192,7 @@ int hf_tokenizer_open(struct hf_tokenizer *t, const char *dir, const struct pk *
     for (int i = 0; i < t->n; i++)
         found |= strcmp(t->file[i].to, "vocab.json") == 0;
     if (!found)
-        err_data(e, dir, ERR_NO_BYTE, "no tokenizer here: tokenizer.json, vocab.json or tokenizer.model is expected");
+        err_data(e, dir, ERR_NO_BYTE, "holds no tokenizer (tokenizer.json, vocab.json or tokenizer.model)");
     else
         read_ids(t, e);
     if (e->kind == ERR_NONE)

@@ -54,7 +54,8 @@ static int find_export_family(const struct hf_describing *d, struct family **f, 
         return -1;
     if (rules && !d->config) {
         family_free(*f);
-        err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
+        err_usage(e, "--rules needs --config FILE with the config.json of the model, which has the numbers of heads, "
+                     "groups and tokens");
         return -1;
     }
     if (*f && !rules && hf_know_names(d->s, *f, d->notes, e) < 0) {
@@ -90,7 +91,7 @@ static int translate_param_names(const struct hf_describing *d, struct err *e)
         rc = d->x->q.transposed ? 0 : -1;
     }
     if (rc == 0)
-        report_add(d->notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those of the family %s",
+        report_add(d->notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "the tensors have names of the family %s",
                    family_name(f));
     family_free(f);
     return rc;
@@ -152,7 +153,7 @@ static int fit_config(const struct hf_describing *d, struct err *e)
         report_add(d->notes, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
     }
     if (rc == 0 && report_first_error(r, e) < 0) {
-        err_add(e, "; --accept-mismatch exports it despite this");
+        err_add(e, "; --accept-mismatch prints a warning instead and exports the model");
         rc = -1;
     }
     report_free(r);
@@ -168,8 +169,8 @@ static int apply_experts_form(const struct hf_describing *d, struct err *e)
     if (!d->q->experts)
         return 0;
     if (!d->config || json_object_get(d->config, "quantization_config")) {
-        err_usage(e, "--experts: %s", d->config ? "the weights are quantized: dequantise them first with ckpt-edit cast"
-                                                : "config.json is not known: give it with --config FILE");
+        err_usage(e, "--experts: %s", d->config ? "the weights are quantized; dequantize them with ckpt-edit cast first"
+                                                : "config.json is missing; give it with --config FILE");
         return -1;
     }
     rc = d->q->experts == EXPERTS_SPLIT ? hf_saved_names(d->s, d->config, false, d->notes, e)

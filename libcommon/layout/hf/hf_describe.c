@@ -204,7 +204,7 @@ static void report_fp16_losses(const struct sink_opts *o, struct plan *plan)
     }
     if (!o->warn || flushed + infinite == 0)
         return;
-    text = str_fmt("fp16 cannot hold all numbers: %llu became 0, %llu infinite", (unsigned long long)flushed,
+    text = str_fmt("fp16 cannot represent all values: %llu became 0, %llu became infinite", (unsigned long long)flushed,
                    (unsigned long long)infinite);
     o->warn(o->ctx, text);
     free(text);

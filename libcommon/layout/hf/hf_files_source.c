@@ -67,7 +67,7 @@ static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *
     int rc;
 
     if (file < 0 || size > CONFIG_MAX) {
-        report_add(r, SEV_NOTE, "config", f->s->path, ERR_NO_BYTE, NULL, "no config.json: the model is not known");
+        report_add(r, SEV_NOTE, "config", f->s->path, ERR_NO_BYTE, NULL, "no config.json, so the model is unknown");
         return e->kind == ERR_NONE ? 0 : -1;
     }
     text = xcalloc(1, size + 1);
@@ -116,11 +116,12 @@ static void check_expected_tensor(struct hf_folder *f, const struct param_row *r
 
     hf_stored_shape(row, c, shape);
     if (!t)
-        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is missing, but config.json implies "
-                                                                                 "it");
+        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name,
+                   "is missing, although config.json describes it");
     else if (t->dtype != DTYPE_N &&
              !shape_equal(t->ndim, t->shape, row->ndim, shape))
-        report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");
+        report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full,
+                   "has another shape than config.json describes");
     free(name);
 }
 
@@ -132,7 +133,7 @@ static void expect_all(struct hf_folder *f, const struct hf_config *c, struct re
 {
     if (c->n_layers > f->n) {
         report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, NULL,
-                   "config.json has %lld layers, the files %d tensors", (long long)c->n_layers, f->n);
+                   "config.json has %lld layers, but the files have %d tensors", (long long)c->n_layers, f->n);
         return;
     }
     for (int i = 0; i < ROLE_N; i++) {
@@ -185,8 +186,8 @@ static int add_remaining_files(struct hf_folder *f, struct report *r, struct err
         if (is_hf_weights_file(m->name))
             report_add(r, is_model_shard_name(f, m->name) ? SEV_WARNING : SEV_NOTE, "extra_file",
                        files_name(f->s->files, m->file), ERR_NO_BYTE, NULL, is_model_shard_name(f, m->name)
-                           ? "holds weights that are none of this model's: no index names it"
-                           : "holds weights in another form or of another part: not read");
+                           ? "holds weights that do not belong to this model, because no index lists the file"
+                           : "holds weights in another form or of another part of the model, and was not read");
         else if (hf_folder_add(f, m->name, FILE_OTHER, e) < 0)
             return -1;
     }
@@ -250,8 +251,8 @@ static void report_missing_checksums(const struct source *s, struct report *r)
     for (int i = 0; i < s->n_files; i++)
         if (str_ends(s->file[i].name, ".safetensors")) {
             report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
-                       "safetensors files have no checksums and there is no manifest, so corrupt tensor data cannot be "
-                       "detected");
+                       "safetensors files have no checksums and there is no manifest.json, so damaged tensor data "
+                       "cannot be detected");
             return;
         }
 }

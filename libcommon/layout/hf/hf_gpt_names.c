@@ -117,11 +117,12 @@ static int refuse_stranger(const struct canon *c, const char *name)
         family_free(f);
         if (!has)
             continue;
-        err_data(c->e, c->s->path, ERR_NO_BYTE, "parameter %s: is of the family %s; BLOOM and GPT-2 can be trained",
+        err_data(c->e, c->s->path, ERR_NO_BYTE, "parameter %s: belongs to the family %s, but only BLOOM and GPT-2 can "
+                                                "be trained",
                  name, family_builtin(i));
         return -1;
     }
-    return refuse_gpt_param(c, name, "has no place in BLOOM or GPT-2, which can be trained");
+    return refuse_gpt_param(c, name, "is not a parameter of BLOOM or GPT-2, and only these can be trained");
 }
 
 /* ---- places ---- */
@@ -188,8 +189,8 @@ static int count_gpt_blocks(struct canon *c)
     c->n_blocks = highest - c->lowest + 1;
     if (highest >= 0 && c->n_blocks <= c->s->n_params)
         return 0;
-    err_data(c->e, c->s->path, ERR_NO_BYTE, highest < 0 ? "no transformer layer is in it"
-             : "numbers of its layers are greater than its parameters are many");
+    err_data(c->e, c->s->path, ERR_NO_BYTE, highest < 0 ? "holds no transformer layer"
+             : "the numbers of its layers are greater than the number of its parameters");
     return -1;
 }
 
@@ -209,7 +210,7 @@ static int fill_slots(struct canon *c)
             continue;
         to = gpt_role_slot(c, is_of_block(p) ? p->layer - c->lowest : -1, p->row->role);
         if (*to) {
-            err_data(c->e, c->s->path, ERR_NO_BYTE, "parameters %s and %s: both are the same one", (*to)->name,
+            err_data(c->e, c->s->path, ERR_NO_BYTE, "%s and %s are two names of the same parameter", (*to)->name,
                      c->s->param[i].name);
             return -1;
         }
@@ -256,7 +257,8 @@ static int check_param_dtypes(const struct canon *c, const struct param *p)
 
         if (t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16)
             continue;
-        err_data(c->e, c->s->path, ERR_NO_BYTE, "parameter %s: is of %s: fp32, bf16 and fp16 can be trained", p->name,
+        err_data(c->e, c->s->path, ERR_NO_BYTE, "parameter %s: has type %s; only fp32, bf16 and fp16 can be trained",
+                 p->name,
                  t == DTYPE_N ? "an unknown type" : dtype_name(t));
         return -1;
     }
@@ -288,9 +290,11 @@ static int check_config(const struct canon *c, int64_t *heads)
     *heads = h.n_heads;
     c->out->epsilon = h.epsilon;
     if (h.post_layernorm_residual)
-        err_data(c->e, path, ERR_NO_BYTE, "'apply_residual_connection_post_layernorm' is true, which is not trained");
+        err_data(c->e, path, ERR_NO_BYTE, "'apply_residual_connection_post_layernorm' is true, which cannot be "
+                                          "trained");
     else if (strcmp(h.activation, "gelu") == 0)
-        err_data(c->e, path, ERR_NO_BYTE, "'activation_function' is 'gelu', the erf form: the tanh form is trained");
+        err_data(c->e, path, ERR_NO_BYTE, "'activation_function' is 'gelu' (the erf form), but only the tanh form can "
+                                          "be trained");
     else
         return 0;
     return -1;
@@ -338,12 +342,12 @@ static int restore_qkv_rows(const struct canon *c, struct param *p, const char *
     struct tmap_part *part;
 
     if (n <= 0) {
-        err_usage(c->e, "%s: parameter %s: the number of heads is unknown: give --num-attention-heads",
+        err_usage(c->e, "%s: parameter %s: the number of heads is unknown; give --num-attention-heads",
                   c->s->path, name);
         return -1;
     }
     if (n > p->shape[0] || p->shape[0] % (3 * n) != 0)
-        return refuse_gpt_param(c, name, "its rows are no query, key and value of so many heads");
+        return refuse_gpt_param(c, name, "its number of rows does not match the queries, keys and values of the heads");
     part = xcalloc(3 * (size_t)n, sizeof *part);
     for (int st = 0; st < STATE_N; st++)
         p->state[st] = p->state[st] ? reorder(c, p->state[st], part) : NULL;
@@ -495,7 +499,7 @@ int gpt_names_check_head(const struct source *s, const struct hf_gpt_naming *c, 
     const int same = !a ? 1 : b ? hf_same_values(s, a, b, e) : 0;
 
     if (same == 0)
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is not %s, and the head that is trained is the embedding",
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: differs from %s, but the head must be the embedding",
                  c->head->name, c->table->name);
     return same == 1 ? 0 : -1;
 }

@@ -284,13 +284,13 @@ static bool check_config_shape(const struct layers_check *c, const struct layer_
             continue;
         if (p->ndim != ndim) {
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
-                       "has %d dimensions, the model of config.json %d", p->ndim, ndim);
+                       "has %d dimensions, but the model of config.json has %d", p->ndim, ndim);
             return false;
         }
         for (int d = 0; d < ndim; d++)
             if (c->size[want[d]] > 0 && p->shape[d] != c->size[want[d]]) {
                 report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
-                           "has %lld elements in dimension %d, config.json's sizes give %lld",
+                           "has size %lld in dimension %d, but config.json defines %lld",
                            (long long)p->shape[d], d, (long long)c->size[want[d]]);
                 return false;
             }
@@ -445,7 +445,7 @@ static void check_biases(const struct layers_check *c, const json_t *config, con
             is_listed(bias_settings[i].models, model_type) && !has_kind(t, n, bias_settings[i].end) &&
             !is_unread(c->s, bias_settings[i].end))
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                       "no layer has a tensor *%s, which a model with %s in config.json has", bias_settings[i].end,
+                       "no layer has a tensor *%s, but a model with %s in config.json has it", bias_settings[i].end,
                        bias_settings[i].key);
 }
 
@@ -483,8 +483,8 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
         return;
     if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
-                   "config.json describes a model of type %s, and no tensor has a name of the family %s: config.json "
-                   "is that of another model, or ckpt-edit rename can change the names", model_type, family_name(f));
+                   "config.json describes a model of type %s, but no tensor has a name of the family %s; config.json "
+                   "belongs to another model, or ckpt-edit rename can change the names", model_type, family_name(f));
     used = xcalloc((size_t)family_n(f) + 1, sizeof *used);
     n = list_layer_tensors(s, f, used, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);

@@ -251,8 +251,9 @@ static int is_second(const struct saving *x, const struct param *p)
                ? hf_same_values(x->s, saved_weights_map(p), saved_weights_map(first), x->e)
                : 1;
     if (same == 0 && hf_is_head(p->name)) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: is not %s, to which config.json ties it "
-                 "(tie_word_embeddings): --config tie_word_embeddings=false writes a model that has both", p->name,
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: differs from %s, although config.json ties the two "
+                                                "(tie_word_embeddings); --config tie_word_embeddings=false writes a "
+                                                "model with both", p->name,
                  first->name);
         return -1;
     }
@@ -303,7 +304,7 @@ static int check_saved_names_unique(const struct saving *x)
         qsort(name, (size_t)x->n, sizeof *name, by_saved_name);
     for (int i = 1; i < x->n && rc == 0; i++)
         if (strcmp(name[i - 1], name[i]) == 0)
-            rc = refuse_saved_param(x, name[i], "is there under the name that it has in memory, too");
+            rc = refuse_saved_param(x, name[i], "exists under the name that it has in memory, too");
     free(name);
     return rc;
 }
@@ -509,7 +510,7 @@ int hf_saved_names(struct source *s, const json_t *config, bool tied, struct rep
                    "%d parameters have the names that save_pretrained writes", x.n_renamed);
     if (rc == 0 && x.n_left_out)
         report_add(notes, SEV_NOTE, "shared", NULL, ERR_NO_BYTE, NULL,
-                   "%d second names of tied weights are left out", x.n_left_out);
+                   "%d second names of tied weights were omitted", x.n_left_out);
     free(x.to);
     return rc;
 }

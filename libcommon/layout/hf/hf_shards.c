@@ -60,13 +60,13 @@ static int add_fusion_part(struct fusion *x, struct param *p)
             x->n_buffers++;
             return 0;
         }
-        why = str_fmt("no rule of the family %s has this name in Transformers", family_name(x->f));
+        why = str_fmt("the rules of the family %s have no such name of Transformers", family_name(x->f));
     } else if (!family_core_name(h.rule)) {
-        why = str_fmt("Megatron-core has nothing like it, as the rules of %s are", family_name(x->f));
+        why = str_fmt("the rules of %s have no equivalent of it in Megatron-core", family_name(x->f));
     } else if (x->z->experts > 0 && h.expert >= x->z->experts) {
-        why = str_fmt("is of expert %d, config.json states %lld experts", h.expert, (long long)x->z->experts);
+        why = str_fmt("belongs to expert %d, but config.json has %lld experts", h.expert, (long long)x->z->experts);
     } else if (h.layer >= x->z->layers) {
-        why = str_fmt("is of layer %d, config.json has %lld", h.layer, (long long)x->z->layers);
+        why = str_fmt("belongs to layer %d, but config.json has %lld layers", h.layer, (long long)x->z->layers);
     }
     if (why) {
         refuse_fused_param(x, p->name, why);
@@ -136,21 +136,21 @@ static int check_fusion_rule_complete(const struct fusion *x, const struct famil
     if (n_met == 0 || layer >= (numbered ? x->z->layers : 1))
         return 0;
     return refuse_fused_param(x, family_expert_name(x->s->arena, r->part[due % r->n_parts], layer, due / r->n_parts),
-                              "is missing, but others of its kind exist");
+                              "is missing, but the other layers have it");
 }
 
 static int check_members(const struct fusion *x)
 {
     for (int i = 1; i < x->n; i++)
         if (by_fusion_place(&x->member[i - 1], &x->member[i]) == 0) {
-            err_data(x->e, x->s->path, ERR_NO_BYTE, "%s and %s: both are the same parameter",
+            err_data(x->e, x->s->path, ERR_NO_BYTE, "%s and %s are two names of the same parameter",
                      x->member[i - 1].from->name, x->member[i].from->name);
             return -1;
         }
     for (int i = 0; i < x->n; i++)
         if (x->member[i].rule->dense && x->has_experts[x->member[i].layer])
             return refuse_fused_param(x, x->member[i].from->name,
-                                      "is of a layer without experts, and the layer has experts, too");
+                                      "belongs to a layer without experts, but the layer has experts, too");
     for (int i = 0; i < family_n(x->f); i++)
         if (check_fusion_rule_complete(x, family_at(x->f, i)) < 0)
             return -1;
@@ -170,14 +170,14 @@ static int check_fused_dtypes(const struct fusion *x)
         const enum dtype t = p->state[fused_weight_state(p)]->dtype;
 
         if (!dtype_is_float(t))
-            return refuse_fused_param(x, p->name, "is of no floating-point type");
+            return refuse_fused_param(x, p->name, "does not have a floating-point type");
         if (x->member[i].rule->fp32)
             continue;
         first = first ? first : p;
         if (t == first->state[fused_weight_state(first)]->dtype)
             continue;
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "%s is of %s, %s of %s: Megatron-core needs weights of one type; "
-                                                "export-hf --dtype writes such a folder", first->name,
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%s has type %s, but %s has type %s; Megatron-core needs weights of "
+                                                "one type, and export-hf --dtype writes such a folder", first->name,
                  dtype_name(first->state[fused_weight_state(first)]->dtype), p->name, dtype_name(t));
         return -1;
     }
@@ -214,14 +214,15 @@ static int check_head_is_tied(const struct fusion *x, const struct param *head, 
     same = hf_same_values(x->s, map_of_weights(head), map_of_weights(table), x->e);
     if (same == 0)
         return refuse_fused_param(x, head->name,
-                                  "is not the embedding, to which config.json ties it (tie_word_embeddings)");
+                                  "differs from the embedding, although config.json ties the two "
+                                  "(tie_word_embeddings)");
     return same;
 }
 
 static int resolve_fused_head(struct fusion *x)
 {
-    static const char apart[] = "the head is not tied to the embedding: load it with "
-                                "--untie-embeddings-and-output-weights in Megatron";
+    static const char apart[] = "the head is not tied to the embedding; start Megatron with "
+                                "--untie-embeddings-and-output-weights";
     const struct param *table = NULL;
     const struct family_rule *rule = NULL;
     int head = -1, tied = 1;
@@ -398,7 +399,8 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
     for (int i = 0; i < m->rule->n_parts; i++)
         if (m[i].from->shape[0] != (apart ? rows[i] : rows[0] + rows[1] + rows[2]))
             return refuse_fused_param(x, m[i].from->name,
-                                      "its rows do not follow from config.json's heads, groups and lanes");
+                                      "its number of rows does not match the heads, groups and head size in "
+                                      "config.json");
     for (int64_t g = 0; g < z->groups; g++)
         for (int kind = 0; kind < 3; kind++) {
             const int64_t each = kind ? z->lanes : q * z->lanes;
@@ -424,7 +426,7 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
 
         if (p->ndim < 1 || p->shape[0] < 1 || p->state[fused_weight_state(p)]->len == 0 ||
             !shape_equal(p->ndim - 1, p->shape + 1, first->ndim - 1, first->shape + 1))
-            return refuse_fused_param(x, p->name, "its shape does not fit the others that it goes together with");
+            return refuse_fused_param(x, p->name, "its shape does not match the tensors that it is joined with");
         if ((m->rule->merge == MERGE_CAT0_HALVES || n > m->rule->n_parts) && p->shape[0] != first->shape[0])
             return refuse_fused_param(x, p->name, n > m->rule->n_parts ? "has other rows than the other experts"
                                                                        : "has other rows than the other half");
@@ -433,9 +435,9 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
     if (m->rule->qkv)
         return fuse_qkv(x, m, row);
     if (m->rule->merge == MERGE_VOCAB && first->shape[0] != x->z->vocab)
-        return refuse_fused_param(x, first->name, "its rows are not config.json's vocab_size");
+        return refuse_fused_param(x, first->name, "its number of rows is not vocab_size in config.json");
     if (m->rule->experts && !m->rule->each_expert && first->shape[0] != x->n_experts)
-        return refuse_fused_param(x, first->name, "does not hold the experts of config.json");
+        return refuse_fused_param(x, first->name, "does not have the number of experts in config.json");
     return n;
 }
 
@@ -527,7 +529,8 @@ static int check_repeated_vocab_rows(const struct fusion *x)
 
     if (rows == 0 || (rows >= x->z->vocab && rows - x->z->vocab <= HF_ROWS_MORE))
         return 0;
-    err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)rows, (long long)x->z->vocab);
+    err_usage(x->e, "a vocabulary of %lld rows was requested, but vocab_size is %lld", (long long)rows,
+              (long long)x->z->vocab);
     return -1;
 }
 
@@ -535,10 +538,10 @@ static void report_fusion_notes(const struct fusion *x)
 {
     if (x->n_buffers)
         report_add(x->notes, SEV_NOTE, "buffers", NULL, ERR_NO_BYTE, NULL,
-                   "%d masks and tables are left out; Transformers computes them", x->n_buffers);
+                   "%d masks and tables were omitted, because Transformers computes them", x->n_buffers);
     if (x->o->repeat_to > x->z->vocab)
         report_add(x->notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld rows after the vocabulary of %lld are copies of its last row",
+                   "%lld rows after the vocabulary of %lld rows are copies of its last row",
                    (long long)(x->o->repeat_to - x->z->vocab), (long long)x->z->vocab);
 }
 
@@ -555,7 +558,7 @@ int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes
     for (int i = 0; i < s->n_params && rc == 0; i++)
         rc = add_fusion_part(&x, &s->param[i]);
     if (rc == 0 && x.n == 0)
-        rc = refuse_fused_param(&x, "config.json", "there is no tensor of the model");
+        rc = refuse_fused_param(&x, "config.json", "the folder has no tensor of the model");
     if (rc == 0)
         qsort(x.member, (size_t)x.n, sizeof *x.member, by_fusion_place);
     if (rc == 0 && (check_members(&x) < 0 || check_fused_dtypes(&x) < 0 || resolve_fused_head(&x) < 0))

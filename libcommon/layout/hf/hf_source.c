@@ -47,13 +47,13 @@ static int check_imported_head(struct opening *x)
     head->used = true;
     if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
         err_data(x->e, x->s->path, ERR_NO_BYTE,
-                 PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
+                 PARAM_HEAD " does not have the shape of the embedding, which is the head in Megatron");
         return -1;
     }
     same = hf_same_values(x->s, hf_stored_map(x->s, head), hf_stored_map(x->s, table), x->e);
     if (same == 0)
-        err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
-                 "embedding");
+        err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD
+                 " differs from the embedding, but the head of Megatron is the embedding");
     return same > 0 ? 0 : -1;
 }
 
@@ -82,17 +82,17 @@ static int check_imported_tensor(struct opening *x, const struct param_row *r, c
     for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIM; d++)
         strbuf_addf(&got, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
     if (t->why) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is not read: %s", t->name, t->why);
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: cannot be read: %s", t->name, t->why);
         right = false;
     } else if (t->map && t->map->op != TMAP_CONCAT && r->hf[x->c.arch].change == HF_QKV_ROWS) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is not cut by rows, as query, key and value are: export-hf "
                  "without --import writes a folder in which it is whole", t->name);
         right = false;
     } else if (!right)
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: shape [%s] where config.json means [%s]", t->name,
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: has shape [%s], but config.json describes [%s]", t->name,
                  got.buf ? got.buf : "", want.buf);
     else if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: neither bf16, fp16 nor fp32", t->name);
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is neither bf16, fp16 nor fp32", t->name);
         right = false;
     }
     strbuf_free(&want);
@@ -183,8 +183,8 @@ static int check_unused(struct opening *x)
         if (!x->folder.tensor[i].used && !hf_is_buffer(x->folder.tensor[i].name))
             strbuf_addf(&names, "%s%.100s", n++ ? ", " : "", x->folder.tensor[i].name);
     if (n)
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without a place in Megatron: %s", n, n == 1 ? "" : "s",
-                 names.buf);
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without an equivalent in Megatron: %s", n,
+                 n == 1 ? "" : "s", names.buf);
     strbuf_free(&names);
     return n ? -1 : 0;
 }
@@ -219,12 +219,12 @@ static int add_imported_params(struct opening *x)
      * is allocated.
      */
     if (x->c.n_layers > x->folder.n) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, but the files have %d tensors",
                  (long long)x->c.n_layers, x->folder.n);
         return -1;
     }
     if (x->o->repeat_to > x->c.vocab + HF_ROWS_MORE) {
-        err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)x->o->repeat_to,
+        err_usage(x->e, "a vocabulary of %lld rows was requested, but vocab_size is %lld", (long long)x->o->repeat_to,
                   (long long)x->c.vocab);
         return -1;
     }
@@ -323,12 +323,13 @@ static void report_synthesized_state(struct opening *x)
                "start the trainer with --finetune, or with --override-lr-scheduler --no-load-rng");
     if (!x->stored)
         report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
-                   "weights are %s %s, masters keep what the files hold%s",
+                   "weights are stored as %s %s, masters with the values in the files%s",
                    x->c.dtype == DTYPE_F32 ? "widened to" : "rounded to", dtype_name(x->c.dtype),
                    x->o->dtype_given ? "" : "; --dtype selects another type");
     if (x->c.dtype == DTYPE_F16)
         report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
-                   "fp16 weights: optimizer shards are ZeRO stage 1's, and the loss scale is the trainer's to begin");
+                   "fp16 weights: the optimizer shards are those of ZeRO stage 1, and the options of the trainer "
+                   "define the initial loss scale");
 }
 
 struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r, struct err *e)

@@ -55,7 +55,7 @@ static int hf_folder_file_number(const struct hf_folder *f, const char *name, st
     if (f->l) {
         file = listed_file(f, name);
         if (file < 0)
-            err_data(e, f->s->path, ERR_NO_BYTE, "%s is missing, the index names it", name);
+            err_data(e, f->s->path, ERR_NO_BYTE, "%s is missing, but the index lists it", name);
         return file;
     }
     path = path_join(f->s->path, name);
@@ -114,8 +114,9 @@ struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtyp
 static int add_safetensors_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
 {
     const json_t *crc = json_object_get(f->crcs, from->name);
-    const char *name = !crc ? from->name : arena_fmt(f->s->arena, "%s (as manifest.json has it: remove that if the "
-                                                     "model was changed on purpose)", from->name);
+    const char *name = !crc ? from->name : arena_fmt(f->s->arena,
+                                                     "%s (according to manifest.json; remove it if the model was "
+                                                     "changed on purpose)", from->name);
 
     return files_add_record(f->s->files, &(struct record){ .file = file, .at = from->at, .len = from->len,
                                                            .has_crc = crc != NULL, .name = name,
@@ -170,7 +171,7 @@ static void add_hf_pickled_tensor(struct hf_folder *f, const struct pt *pt, cons
 
     if (!pt_tensor(pt, v, &from)) {
         t = hf_add_tensor(f, name, DTYPE_N, 0, NULL);
-        t->why = arena_fmt(f->s->arena, "%s", pt_unread(pt, v, &why) ? why.buf : "no tensor, but another value");
+        t->why = arena_fmt(f->s->arena, "%s", pt_unread(pt, v, &why) ? why.buf : "another value instead of a tensor");
         strbuf_free(&why);
         return;
     }
@@ -273,8 +274,8 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
         free(full);
         if (listed && strcmp(listed, name) == 0)
             continue;
-        err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s is in %.100s, the map has %.100s", f->tensor[i].name, name,
-                 listed ? listed : "nothing");
+        err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s is in the file %.100s, but the map lists %.100s for it",
+                 f->tensor[i].name, name, listed ? listed : "no file");
         return -1;
     }
     return 0;
@@ -364,8 +365,7 @@ int hf_read_model_files(struct hf_folder *f, struct err *e)
     if (hf_folder_has(f, "pytorch_model.bin.index.json"))
         return read_hf_index(f, "pytorch_model.bin.index.json", ".bin", e);
     err_data(e, f->s->path, ERR_NO_BYTE,
-             "no model here: model.safetensors, pytorch_model.bin or an index of either is "
-             "expected");
+             "holds no model (model.safetensors, pytorch_model.bin or an index of either)");
     return -1;
 }
 
@@ -375,7 +375,7 @@ int hf_folder_sort(struct hf_folder *f, struct err *e)
         qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_stored_name);
     for (int i = 1; i < f->n; i++)
         if (strcmp(f->tensor[i - 1].name, f->tensor[i].name) == 0) {
-            err_data(e, f->s->path, ERR_NO_BYTE, "tensor %.100s is there twice", f->tensor[i].name);
+            err_data(e, f->s->path, ERR_NO_BYTE, "tensor %.100s exists twice", f->tensor[i].name);
             return -1;
         }
     return 0;

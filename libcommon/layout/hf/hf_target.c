@@ -42,7 +42,7 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
         const struct param_row *r = hf_row_of(t->q.config.arch, s->param[i].name, &layer);
 
         if (!r) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s of Transformers has nothing like it", s->param[i].name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s of Transformers has no equivalent", s->param[i].name,
                      t->q.config.arch == HF_BLOOM ? "BLOOM" : "GPT-2");
             return -1;
         }
@@ -58,7 +58,7 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
             l->number[l->n++] = l->number[i];
     if (l->n == t->q.config.n_layers)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "%d layers exist, the arguments have %lld", l->n,
+    err_data(e, s->path, ERR_NO_BYTE, "the checkpoint has %d layers, but the arguments have %lld", l->n,
              (long long)t->q.config.n_layers);
     return -1;
 }
@@ -90,8 +90,9 @@ static int check_exported_shape(const struct hf_target *t, const struct param_ro
     bool right = p->ndim == r->ndim;
 
     if (is_bad_table(t->src, r, p)) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: the converter that made this universal checkpoint spoils "
-                 "position tables; export the sharded checkpoint it was made from", p->name);
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: the converter that wrote this universal checkpoint "
+                                               "corrupts position tables; export the sharded checkpoint instead",
+                 p->name);
         return -1;
     }
     for (int d = 0; d < r->ndim && right; d++)
@@ -101,8 +102,8 @@ static int check_exported_shape(const struct hf_target *t, const struct param_ro
     for (int d = 0; d < p->ndim; d++)
         strbuf_addf(&shape, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
     err_data(e, t->src->path, ERR_NO_BYTE,
-             "parameter %s: its shape [%s] does not follow from the arguments (hidden %lld, "
-             "ffn %lld, positions %lld)", p->name, shape.buf ? shape.buf : "", (long long)t->q.config.hidden,
+             "parameter %s: its shape [%s] does not match the arguments (hidden %lld, ffn %lld, positions %lld)",
+             p->name, shape.buf ? shape.buf : "", (long long)t->q.config.hidden,
              (long long)t->q.config.ffn, (long long)t->q.config.positions);
     strbuf_free(&shape);
     return -1;
@@ -203,7 +204,8 @@ static int add_exported_tensors(struct hf_target *t, struct err *e)
         rc = add_exported_place(t, PLACE_FINAL, -1, l.final, e);
     free(l.number);
     if (rc == 0 && t->n_tensors != t->src->n_params) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "%d parameters, the model has %d", t->src->n_params, t->n_tensors);
+        err_data(e, t->src->path, ERR_NO_BYTE, "the checkpoint has %d parameters, but the model has %d",
+                 t->src->n_params, t->n_tensors);
         rc = -1;
     }
     return rc;
@@ -247,13 +249,14 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
     }
     to->dtype = named_dtype(t, p, to->map);
     if (to->dtype == DTYPE_N) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which is not converted to %s; without --dtype "
-                 "tensors keep their types", p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s has type %s, which cannot be converted to %s; without "
+                                               "--dtype tensors keep their types",
+                 p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
         return -1;
     }
     if (t->q.format != HF_BIN && !safetensors_has(to->dtype)) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which safetensors do not have; export-hf "
-                 "--format bin does", p->name, dtype_name(to->dtype));
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s has type %s, which safetensors cannot store; use "
+                                               "export-hf --format bin", p->name, dtype_name(to->dtype));
         return -1;
     }
     to->len = tmap_bytes_as(to->map, to->dtype);
@@ -279,10 +282,10 @@ static int add_named_tensors(struct hf_target *t, struct report *notes, struct e
     }
     if (n_shared)
         report_add(notes, SEV_NOTE, "shared", NULL, ERR_NO_BYTE, NULL,
-                   "%d second names of tied weights are left out", n_shared);
+                   "%d second names of tied weights were omitted", n_shared);
     if (!t->q.config_json)
         report_add(notes, SEV_WARNING, "config", NULL, ERR_NO_BYTE, NULL,
-                   "no config.json is written: --config FILE copies the model's");
+                   "no config.json is written; --config FILE copies that of the model");
     return 0;
 }
 
@@ -383,20 +386,21 @@ static int resolve_exported_vocab(struct hf_target *t, struct report *notes, str
     int64_t rows = p ? p->shape[0] : 0;
 
     if (t->q.vocab > rows) {
-        err_usage(e, "%lld rows of the embedding were asked for, it has %lld", (long long)t->q.vocab, (long long)rows);
+        err_usage(e, "the embedding has %lld rows, fewer than the %lld requested",
+                  (long long)rows, (long long)t->q.vocab);
         return -1;
     }
     t->q.config.vocab = t->q.vocab ? t->q.vocab : rows;
     for (int i = 0; i < HF_TOKENS; i++)
         if (t->q.config.token[i] >= t->q.config.vocab) {
             report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
-                       "token id %lld is not below vocab_size %lld: "
-                       "left out of config.json", (long long)t->q.config.token[i], (long long)t->q.config.vocab);
+                       "token id %lld is not below vocab_size %lld, so it is omitted from config.json",
+                       (long long)t->q.config.token[i], (long long)t->q.config.vocab);
             t->q.config.token[i] = -1;
         }
     if (t->q.tokenizer && t->q.tokenizer->largest_id >= t->q.config.vocab)
         report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
-                   "the tokenizer has id %lld, vocab_size is %lld",
+                   "the tokenizer has id %lld, but vocab_size is %lld",
                    (long long)t->q.tokenizer->largest_id, (long long)t->q.config.vocab);
     return 0;
 }
@@ -468,7 +472,7 @@ static void report_exported_states(const struct hf_target *t, struct report *not
                n_masters, t->n_tensors - n_masters);
     if (n_converted)
         report_add(notes, SEV_WARNING, "state", NULL, ERR_NO_BYTE, NULL,
-                   "no fp32 masters here: %d tensors are converted from the %s weights", n_converted,
+                   "IN has no fp32 masters, so %d tensors are converted from the %s weights", n_converted,
                    dtype_name(from));
 }
 

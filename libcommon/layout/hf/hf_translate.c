@@ -93,8 +93,8 @@ int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, st
         z->heads <= 1 << 20 && z->lanes >= 1 && z->lanes <= 1 << 20 && z->vocab >= 1)
         return 0;
     err_data(e, path, ERR_NO_BYTE,
-             "its layers (%lld), heads (%lld) and their groups (%lld), lanes of a head (%lld) and vocab_size (%lld) "
-             "describe no model", (long long)z->layers, (long long)z->heads, (long long)z->groups,
+             "the layers (%lld), heads (%lld), groups (%lld), head size (%lld) and vocab_size (%lld) in it describe no "
+             "valid model", (long long)z->layers, (long long)z->heads, (long long)z->groups,
              (long long)z->lanes, (long long)z->vocab);
     return -1;
 }
@@ -121,8 +121,9 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
             *(family_find(f, s->param[i].name, &h) && h.in_shards ? &in : &other) = s->param[i].name;
     if (!in || !other)
         return in != NULL;
-    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: no rule of the family %s has this name in shards, and %s is one: "
-             "config.json is that of another model, or names are of two kinds%s", other, family_name(f), in,
+    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: the rules of the family %s do not know this name in shards, "
+                                      "although they know %s; config.json belongs to another model, or the names are "
+                                      "of two kinds%s", other, family_name(f), in,
              s->layout->pipeline_files ? "" : ", which ckpt-edit rename can change");
     return -1;
 }
@@ -172,7 +173,7 @@ int hf_know_names(struct source *s, const struct family *f, struct report *notes
 
         if (!first && name != s->param[i].name)
             report_add(notes, SEV_WARNING, "wrapper", s->path, ERR_NO_BYTE, first = s->param[i].name,
-                       "keys that wrappers of the module have put into names are left out: this one is %s", name);
+                       "prefixes that wrappers of the module have added to names are removed, as in %s", name);
         s->param[i].name = name;
     }
     if (first)
@@ -181,14 +182,13 @@ int hf_know_names(struct source *s, const struct family *f, struct report *notes
         return 0;
     prefix = strange_prefix(s, f);
     if (prefix)
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, whose names these are after "
-                                          "the prefix '%s' is removed: run ckpt-edit rename '^%s' '' IN "
-                                          "OUT", s->param[0].name,
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which has such names without "
+                                          "the prefix '%s'; run ckpt-edit rename '^%s' '' IN OUT", s->param[0].name,
                  family_name(f), prefix, prefix);
     else
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which has none of these "
-                                          "names: it is another model, or the tensors must be renamed with ckpt-edit "
-                                          "rename",
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which has no such names; "
+                                          "config.json belongs to another model, or ckpt-edit rename must change the "
+                                          "names",
                  s->param[0].name, family_name(f));
     return -1;
 }
@@ -206,7 +206,7 @@ static int find_shard_name_rule(const struct translation *t, const struct param 
 
     if (family_find(t->f, p->name, h) && h->in_shards)
         return 0;
-    why = str_fmt("no rule of the family %s has this name in shards", family_name(t->f));
+    why = str_fmt("the rules of the family %s do not know this name in shards", family_name(t->f));
     rc = refuse_translated_param(t, p->name, why);
     free(why);
     return rc;
@@ -235,7 +235,8 @@ static int find_translated_layers(struct translation *t)
         if (find_shard_name_rule(t, p, &h) < 0)
             return -1;
         if (h.stacked && (p->ndim < 2 || (stacked >= 0 && p->shape[0] != stacked)))
-            return refuse_translated_param(t, p->name, "stacks another number of layers than others do");
+            return refuse_translated_param(t, p->name,
+                                           "the number of layers stacked in it differs from that of others");
         if (h.stacked)
             stacked = p->shape[0];
         else if (family_place(t->f, h.rule) == 0)
@@ -252,7 +253,7 @@ static int find_translated_layers(struct translation *t)
     t->n_layers = stacked >= 0 ? (int)(stacked <= LAYERS_MAX ? stacked : 0) : t->n_layers;
     if (t->n_layers == t->z->layers)
         return 0;
-    err_data(t->e, t->s->path, ERR_NO_BYTE, "%d layers are there, config.json has %lld", t->n_layers,
+    err_data(t->e, t->s->path, ERR_NO_BYTE, "the checkpoint has %d layers, but config.json has %lld", t->n_layers,
              (long long)t->z->layers);
     return -1;
 }
@@ -274,7 +275,7 @@ static int add_pieces(struct translation *t, struct piece x)
     const int64_t n = x.rule->experts && x.from->ndim > axis ? x.from->shape[axis] : 0;
 
     if (x.rule->experts && (n < 1 || n > EXPERTS_MAX || (t->z->experts > 0 && n != t->z->experts))) {
-        err_data(t->e, t->s->path, ERR_NO_BYTE, "parameter %s: holds %lld experts, config.json states %lld",
+        err_data(t->e, t->s->path, ERR_NO_BYTE, "parameter %s: has %lld experts, but config.json has %lld",
                  x.from->name, (long long)n, (long long)t->z->experts);
         return -1;
     }
@@ -316,7 +317,8 @@ static int check_pieces_unique(const struct translation *t)
         const struct piece *x = &t->piece[i - 1], *y = &t->piece[i];
 
         if (by_piece_place(x, y) == 0) {
-            err_data(t->e, t->s->path, ERR_NO_BYTE, "parameters %s and %s: both are %s of Transformers", x->from->name,
+            err_data(t->e, t->s->path, ERR_NO_BYTE, "parameters %s and %s both correspond to %s of Transformers",
+                     x->from->name,
                      y->from->name, piece_name(t, x));
             return -1;
         }
@@ -335,8 +337,8 @@ static int find_expert_blocks(const struct translation *t, bool *has_experts)
             has_experts[t->piece[k].layer] = true;
     for (int k = 0; k < t->n; k++)
         if (t->piece[k].rule->dense && has_experts[t->piece[k].layer])
-            return refuse_translated_param(t, t->piece[k].from->name, "is of a layer without experts, and the layer "
-                                           "has experts, too");
+            return refuse_translated_param(t, t->piece[k].from->name,
+                                           "belongs to a layer without experts, but the layer has experts, too");
     return 0;
 }
 
@@ -474,7 +476,7 @@ static int choose_piece_rows(struct translation *t, const struct piece *x, struc
     if (x->rule->qkv) {
         if (rows != (z->heads + 2 * z->groups) * z->lanes)
             return refuse_translated_param(t, x->from->name,
-                                           "its rows are not config.json's (heads + 2 groups) x lanes");
+                                           "its number of rows is not (heads + 2 groups) x head size of config.json");
         for (int kind = 0; kind < 3; kind++)
             if (x->rule->n_parts == 1 || kind == x->part)
                 add_kind(t, kind, row, &n);
@@ -482,16 +484,18 @@ static int choose_piece_rows(struct translation *t, const struct piece *x, struc
     }
     if (x->from->merge == MERGE_CAT0_HALVES && x->rule->merge != MERGE_CAT0_HALVES)
         return refuse_translated_param(t, x->from->name,
-                                       "is of a gated MLP, which models of this family have not in Transformers");
+                                       "belongs to a gated MLP, which models of this family do not have in "
+                                       "Transformers");
     if (x->rule->merge == MERGE_CAT0_HALVES) {
         if (x->rule->n_parts == 2)
             row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
-        return rows % 2 ? refuse_translated_param(t, x->from->name, "an odd number of rows cannot be halves") : 1;
+        return rows % 2 ? refuse_translated_param(t, x->from->name,
+                                                  "has an odd number of rows, which cannot be two halves") : 1;
     }
     if (x->rule->merge != MERGE_VOCAB || rows == z->vocab)
         return 1;
     if (rows < z->vocab)
-        return refuse_translated_param(t, x->from->name, "has fewer rows than config.json's vocab_size");
+        return refuse_translated_param(t, x->from->name, "has fewer rows than vocab_size in config.json");
     row[0].n = z->vocab;
     t->n_padding = rows - z->vocab;
     return 1;
@@ -560,7 +564,7 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
     s->n_params = t.n;
     if (t.n_padding)
         report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld padding rows after config.json's vocab_size of %lld are dropped", (long long)t.n_padding,
+                   "%lld padding rows after vocab_size %lld of config.json are omitted", (long long)t.n_padding,
                    (long long)z->vocab);
     return transposed;
 }
@@ -575,7 +579,8 @@ struct family *hf_find_family(const char *rules, const json_t *config, struct er
         struct strbuf all = {0};
 
         family_list_builtin(&all);
-        err_usage(e, "--rules: no family is called '%s': %s are built in; a file has a dot or a slash in its name",
+        err_usage(e, "--rules: '%s' is not a family; the built-in families are %s, and the name of a file must have a "
+                     "dot or a slash",
                   rules, all.buf);
         strbuf_free(&all);
     }

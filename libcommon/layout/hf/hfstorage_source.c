@@ -106,7 +106,7 @@ static int read_offset(const json_t *info, const struct safetensors_tensor *t, i
     const json_t *list = json_object_get(json_object_get(info, t->name), "saved_offsets");
 
     if (!json_is_array(list))
-        return refuse_shard(file, t->name, "its offset is not in " HFSTORAGE_OFFSETS, e);
+        return refuse_shard(file, t->name, "the list of its offsets is missing in " HFSTORAGE_OFFSETS, e);
     if (json_array_size(list) != (size_t)t->ndim)
         return refuse_shard(file, t->name, "its offset in " HFSTORAGE_OFFSETS " has not as many numbers as the piece "
                             "has dimensions", e);
@@ -155,12 +155,12 @@ static json_t *read_offsets(const struct safetensors *st, const char *file, stru
         err_data(e, file, ERR_NO_BYTE, "has no " HFSTORAGE_OFFSETS " in its metadata, which gives the places of its "
                  "pieces");
     else if (!json_is_object(info))
-        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " is no JSON object%s%s", info ? "" : ": ",
+        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " is not a JSON object%s%s", info ? "" : ": ",
                  info ? "" : why.text);
     if (e->kind == ERR_NONE && json_object_size(info) == (size_t)safetensors_n(st))
         return info;
     if (e->kind == ERR_NONE)
-        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " lists %zu pieces, the file has %d",
+        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " lists %zu pieces, but the file has %d",
                  json_object_size(info), safetensors_n(st));
     json_decref(info);
     return NULL;
@@ -219,7 +219,8 @@ static int check_shard_name(struct shard_reading *x, const char *name, const str
     x->number[x->n_numbers++] = in->number;
     if (in->of == x->first.of && in->number <= in->of)
         return 0;
-    err_data(e, x->f->s->path, ERR_NO_BYTE, "%s is of another save: file shard-%05d-* is of %d files per rank", name,
+    err_data(e, x->f->s->path, ERR_NO_BYTE, "%s is from another save, because the files shard-%05d-* belong to a save "
+                                            "of %d files for each rank", name,
              x->first.rank, x->first.of);
     return -1;
 }
@@ -264,10 +265,12 @@ static int by_piece_name(const void *a, const void *b)
 static const char *piece_difference(struct arena *a, const struct shard_piece *p, const struct shard_piece *q)
 {
     if (p->dtype != q->dtype)
-        return arena_fmt(a, "its piece in %s is of type %s, that in %s of %s", p->file, dtype_name(p->dtype), q->file,
+        return arena_fmt(a, "its piece in %s has type %s, but that in %s has type %s",
+                         p->file, dtype_name(p->dtype), q->file,
                          dtype_name(q->dtype));
     if (p->ndim != q->ndim)
-        return arena_fmt(a, "its piece in %s has %d dimensions, that in %s %d", p->file, p->ndim, q->file, q->ndim);
+        return arena_fmt(a, "its piece in %s has %d dimensions, but that in %s has %d",
+                         p->file, p->ndim, q->file, q->ndim);
     if (p->in.number != q->in.number)
         return arena_fmt(a, "its pieces are in %s and in %s, whose second numbers differ", p->file, q->file);
     return NULL;
@@ -373,8 +376,8 @@ static void report_unknown_ranks(const struct source *s, struct report *r)
 
     if (!source_file(s, MANIFEST_NAME) && !(config && hf_knows_layers(config)))
         report_add(r, SEV_WARNING, "ranks", s->path, ERR_NO_BYTE, NULL,
-                   "the files do not state the number of ranks, and there is no %s: the loss of the last rank's files "
-                   "cannot be noticed", config ? "rule for the shapes of this model" : "config.json");
+                   "the files do not contain the number of ranks, and there is no %s, so a loss of the files of the "
+                   "last rank cannot be detected", config ? "rule for the shapes of this model" : "config.json");
     json_decref(config);
 }
 

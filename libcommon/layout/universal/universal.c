@@ -337,17 +337,16 @@ int universal_check_states(const struct source *s, struct err *e)
     for (int i = 0; i < s->n_params; i++)
         trained |= universal_is_trained(s, &s->param[i]);
     if (!trained) {
-        err_data(e, s->path, ERR_NO_BYTE, "has weights alone: a universal form is made of masters and moments; start "
-                 "from a checkpoint that has its optimizer states");
+        err_data(e, s->path, ERR_NO_BYTE, "has only weights, but a universal form consists of masters and moments; "
+                                          "convert a checkpoint with optimizer states");
         return -1;
     }
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; universal_is_trained(s, &s->param[i]) && j < TRAINED_STATES; j++) {
             if (has_universal_state(s, &s->param[i], trained_states[j]))
                 continue;
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is missing: the universal form needs masters and "
-                                              "moments; convert a checkpoint that has its optimizer "
-                                              "states", s->param[i].name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is missing, but the universal form needs masters and "
+                                              "moments; convert a checkpoint with optimizer states", s->param[i].name,
                      state_name(trained_states[j]), has_frozen(s) ? " in fp32" : "");
             return -1;
         }
@@ -401,7 +400,8 @@ static void check_listed(const struct source *s, const struct names *listed, str
     for (int i = 0; i < s->n_params && names_n(listed) > 0; i++)
         if (s->param[i].state[STATE_EXP_AVG] && names_find(listed, s->param[i].name) < 0)
             report_add(r, SEV_ERROR, "extra_param", s->path, ERR_NO_BYTE, s->param[i].name,
-                       "is in no rank's param_shapes: it is of another checkpoint, or an mp_rank file is missing");
+                       "is not in the param_shapes of any rank; it belongs to another checkpoint, or an mp_rank file "
+                       "is missing");
 }
 
 /* Compare the groups of optimizer_state.pt with param_shapes of the first mp_rank file that has some. */
@@ -431,7 +431,8 @@ void universal_check_params(const struct source *s, struct report *r)
 
     if (s->n_params == 0)
         report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
-                   "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
+                   "holds no optimizer states, so it is not a universal checkpoint; convert a checkpoint with "
+                   "optimizer states");
     for (int i = 0; i < s->n_files && s->n_params > 0; i++)
         if (is_model_states_file(&s->file[i]) && s->file[i].pt)
             check_rank(s, &s->file[i], listed, r);

@@ -48,13 +48,13 @@ static int check_state(const struct source *s, const struct param *p, enum state
     const struct tmap *m = as_is ? p->state[st] : u.map;
 
     if (as_is && !m) {
-        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' has no %s state, which an index requires; ds2universal "
-                 "--format pt does not", p->name, state_name(st));
+        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' has no %s state, which an HDF5 index requires; use "
+                                          "ds2universal --format pt", p->name, state_name(st));
         return -1;
     }
     if (!m || (as_is ? m->dtype : u.dtype) == DTYPE_F32)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is %s, the HDF5 forms hold f32", p->name,
+    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s has type %s, but the HDF5 forms store only f32", p->name,
              state_name(st), dtype_name(m->dtype));
     return -1;
 }
@@ -67,11 +67,11 @@ int universal_hdf5_check(const struct source *s, bool as_is, struct err *e)
         const struct param *p = &s->param[i];
 
         if (!universal_hdf5_is_name(p->name)) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': the name cannot be one of an HDF5 group", p->name);
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': the name cannot be that of an HDF5 group", p->name);
             return -1;
         }
         if (p->ndim < 1 || p->ndim > H5_MAX_DIM) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' has %d dimensions, expected 1 to %d", p->name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' has %d dimensions, but 1 to %d are supported", p->name,
                      p->ndim, H5_MAX_DIM);
             return -1;
         }
@@ -360,8 +360,8 @@ static int check_dataset_shape(const struct h5_in *h, const struct h5_dataset *d
 {
     if (d->storage == H5_CONTIGUOUS && shape_equal(d->ndim, d->shape, p->ndim, shape))
         return 0;
-    err_data(e, h5_path(h), ERR_NO_BYTE, "parameter '%s': %s has another shape than the input: left by another "
-             "conversion", p->name, state_name(st));
+    err_data(e, h5_path(h), ERR_NO_BYTE, "parameter '%s': %s has another shape than in IN, so another conversion wrote "
+                                         "the file", p->name, state_name(st));
     return -1;
 }
 

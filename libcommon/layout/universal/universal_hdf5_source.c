@@ -119,7 +119,7 @@ static int check_format(struct hdf5_reader *rd, struct err *e)
         return -1;
     }
     if (!h5_get_int(rd->index, "/", "format_version", &version) || version != INDEX_VERSION) {
-        err_data(e, index_path(rd), ERR_NO_BYTE, "format version %lld, this program reads %d",
+        err_data(e, index_path(rd), ERR_NO_BYTE, "has format version %lld, but this program reads version %d",
                  (long long)version, INDEX_VERSION);
         return -1;
     }
@@ -296,7 +296,7 @@ static void read_files(struct hdf5_reader *rd)
         n += parse_mp_rank_file_name(s->file[i].name, &mp);
     if (n < mp_ranks)
         report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
-                   "%lld mp_rank files, the index lists %lld", (long long)n, (long long)mp_ranks);
+                   "there are %lld mp_rank files, but the index lists %lld", (long long)n, (long long)mp_ranks);
     if (s->run.optimizer_pt) {
         s->run.optimizer = pt_root(s->run.optimizer_pt);
         s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
@@ -308,7 +308,8 @@ static void read_files(struct hdf5_reader *rd)
     if (n > 0 && n >= mp_ranks && pk_as_int(pk_get(s->run.args, "tensor_model_parallel_size"), &tp) &&
         pk_as_int(pk_get(s->run.args, "pipeline_model_parallel_size"), &pp) && n != tp * pp)
         report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
-                   "%lld mp_rank files: TP %lld, PP %lld of the saved arguments have %lld", (long long)n, (long long)tp,
+                   "there are %lld mp_rank files, but TP %lld, PP %lld of the saved arguments need %lld",
+                   (long long)n, (long long)tp,
                    (long long)pp, (long long)(tp * pp));
 }
 
@@ -346,7 +347,7 @@ static void open_shard(struct hdf5_reader *rd, struct hdf5_shard *sh)
         report_add_err(rd->r, "shard_missing", &e);
     } else if (zip_directory_crc(sh->zip) != sh->directory_crc) {
         report_add(rd->r, SEV_ERROR, "shard_changed", sh->path, ERR_NO_BYTE, NULL,
-                   "its directory has CRC %08x, the index noted %08x: changed since the conversion",
+                   "its directory has CRC-32 %08x, but the index lists %08x; the file was changed after the conversion",
                    zip_directory_crc(sh->zip), sh->directory_crc);
     } else {
         index_entries(sh);
@@ -370,7 +371,7 @@ static void find_shard_file(struct hdf5_reader *rd, struct hdf5_shard *sh)
         report_add_err(rd->r, "shard_missing", &e);
     } else if (files_size(f, sh->file) != sh->size) {
         report_add(rd->r, SEV_ERROR, "shard_changed", sh->path, ERR_NO_BYTE, NULL,
-                   "has %llu bytes, the index noted %llu: changed since the conversion",
+                   "has %llu bytes, but the index lists %llu; the file was changed after the conversion",
                    (unsigned long long)files_size(f, sh->file), (unsigned long long)sh->size);
         sh->file = -1;
     }
@@ -758,7 +759,7 @@ static void read_params(struct hdf5_reader *rd)
     }
     if (n != want)
         report_add(rd->r, SEV_ERROR, "missing_param", index_path(rd), ERR_NO_BYTE, NULL,
-                   "%d parameters, it lists %lld", n, (long long)want);
+                   "holds %d parameters, but lists %lld", n, (long long)want);
     qsort(s->param, (size_t)n, sizeof *s->param, param_cmp);
     universal_check_params(s, rd->r);
 }

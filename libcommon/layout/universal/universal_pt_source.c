@@ -316,7 +316,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         return;
     if (!t.contiguous || (t.dtype != DTYPE_F32 && (!foreign || group >= 0))) {
         report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name,
-                   "'param' is %s, %d-dimensional%s; contiguous f32 is expected", dtype_name(t.dtype),
+                   "'param' is %s, %d-dimensional%s, but must be contiguous f32", dtype_name(t.dtype),
                    t.ndim, t.contiguous ? "" : ", strided");
         return;
     }
@@ -329,7 +329,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         p->group = group;
     } else if (!shape_equal(p->ndim, p->shape, t.ndim, t.shape)) {
         report_add(u->r, SEV_ERROR, "shape", path_of(u->s, i), ERR_NO_BYTE, p->name,
-                   "%s has another shape than the states before it", state_name(st));
+                   "%s has another shape than the other states", state_name(st));
         return;
     }
     p->state[st] = one_extent(u->s->arena, &t);
@@ -353,7 +353,7 @@ static void read_step_file(struct opened *u, int i, const struct pt *pt)
         }
         if (!adam_step_is_valid((double)v)) {
             report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL,
-                       "is %g, but the optimizer's step is a whole number from 0 on", (double)v);
+                       "is %g, but the step of the optimizer must be a whole number of 0 or more", (double)v);
             return;
         }
         step = (int64_t)v;
@@ -364,7 +364,7 @@ static void read_step_file(struct opened *u, int i, const struct pt *pt)
     }
     if (run->step_in_state && run->opt_step != step)
         report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL,
-                   "step %lld, other parameters have %lld", (long long)step, (long long)run->opt_step);
+                   "has step %lld, but other parameters have step %lld", (long long)step, (long long)run->opt_step);
     run->opt_step = step;
     run->step_in_state = true;
 }
@@ -392,7 +392,7 @@ static void check_saved_name(struct opened *u, int i, const struct pt *pt)
     if ((is_universal_stem(stem) || ds_name_marks(was)) && strcmp(was, is) != 0)
         report_add(u->r, u->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "other_rank", path_of(u->s, i), ERR_NO_BYTE,
                    u->param_of[i] >= 0 ? u->s->param[u->param_of[i]].name : NULL,
-                   "was saved as %s (the name inside it): another file under this name", was);
+                   "was saved as %s (the name inside the file), so it is another file under this name", was);
     free(was);
     free(stem);
 }
@@ -454,7 +454,7 @@ static void check_param_merge_rule(struct opened *u, const struct param *p)
 
     if (by_name != p->merge)
         report_add(u->r, SEV_WARNING, "merge_rule", u->s->path, ERR_NO_BYTE, p->name,
-                   "was merged as %s, its name gives %s", merge_rule_name(p->merge), merge_rule_name(by_name));
+                   "was merged as %s, but its name implies %s", merge_rule_name(p->merge), merge_rule_name(by_name));
 }
 
 static void check_param_row_count(struct opened *u, const struct param *p)
@@ -468,7 +468,7 @@ static void check_param_row_count(struct opened *u, const struct param *p)
         want = c->hidden;
     if (want && p->ndim && p->shape[0] != want)
         report_add(u->r, SEV_ERROR, "shape", u->s->path, ERR_NO_BYTE, p->name,
-                   "has %lld rows where %lld are expected: converted without merge rules?",
+                   "has %lld rows, but %lld are expected; it may have been converted without merge rules",
                    (long long)p->shape[0], (long long)want);
 }
 
@@ -628,14 +628,14 @@ static void read_universal_run_state(struct opened *u)
         run_state_read(s, s->file[mp].pt);
     else
         report_add(u->r, SEV_WARNING, "no_run_state", s->path, ERR_NO_BYTE, NULL,
-                   "no readable mp_rank_*_model_states.pt: step, arguments and topology are unknown");
+                   "no mp_rank_*_model_states.pt can be read, so step, arguments and topology are unknown");
     if (u->zero.file >= 0)
         universal_zero_state(&u->zero, s, u->o->holes ? SEV_WARNING : SEV_ERROR, u->r);
     else if (mp >= 0)
         check_mp_rank_files(u);
     if (!s->run.optimizer)
         report_add(u->r, SEV_WARNING, "no_optimizer_state", s->path, ERR_NO_BYTE, NULL,
-                   "zero/optimizer_state.pt is absent: DeepSpeed 0.14.1 and later cannot load this");
+                   "zero/optimizer_state.pt is missing, so DeepSpeed 0.14.1 and later cannot load this checkpoint");
 }
 
 int universal_pt_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,

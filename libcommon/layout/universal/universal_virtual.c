@@ -131,12 +131,12 @@ static int use_shard(struct sink *k, int file, struct err *e)
         return 0;
     path = files_path(k->src->files, file, &sh->base);
     if (!path) {
-        err_usage(e, "%s: cannot be pointed at, it is compressed or lies in memory; unpack it or use ds2universal "
-                  "--format hdf5", files_name(k->src->files, file));
+        err_usage(e, "%s: an index cannot refer to it, because it is compressed or in memory; unpack it or use "
+                     "ds2universal --format hdf5", files_name(k->src->files, file));
         return -1;
     }
     if (str_ends(path, ".h5")) {
-        err_usage(e, "%s: the virtual form points into .pt files only; use ds2universal --format hdf5", path);
+        err_usage(e, "%s: the virtual form can only refer to .pt files; use ds2universal --format hdf5", path);
         return -1;
     }
     sh->path = path_from_out(k, path, e);
@@ -179,8 +179,8 @@ static int survey(struct sink *k, struct err *e)
             if (use_shards_of(k, m, e) < 0)
                 return -1;
             if (m->op == TMAP_SUM) {
-                err_usage(e, "parameter '%s' is the sum of %d tensor ranks' parts, which no HDF5 dataset over their "
-                          "files can be; use ds2universal --format hdf5", s->param[i].name, m->n_slices);
+                err_usage(e, "parameter '%s' is the sum of the parts of %d tensor-parallel ranks, to which an HDF5 "
+                             "dataset cannot refer; use ds2universal --format hdf5", s->param[i].name, m->n_slices);
                 return -1;
             }
             if (m->op == TMAP_REPLICAS && m->n_slices > 1)
@@ -474,8 +474,8 @@ static int collect_segments(const struct placing *p, int first, int end, uint64_
         }
     if (w->n_segments <= H5_MAX_SEGMENTS)
         return 0;
-    err_usage(e, "parameter '%s' lies in %d runs, an external HDF5 dataset has %d at most; use ds2universal "
-              "--format hdf5", p->p->name, w->n_segments, H5_MAX_SEGMENTS);
+    err_usage(e, "parameter '%s' consists of %d separate ranges, but an external HDF5 dataset can have at most %d; use "
+                 "ds2universal --format hdf5", p->p->name, w->n_segments, H5_MAX_SEGMENTS);
     return -1;
 }
 
@@ -703,7 +703,7 @@ static void report_drifted_copies(struct sink *k)
         if (w->set[i].n_differ == 0)
             continue;
         k->n_drifted++;
-        text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
+        text = str_fmt("parameter %s: %s: tensor-parallel copies differ in %llu elements",
                        k->src->param[w->set[i].param].name, state_name(w->set[i].state),
                        (unsigned long long)w->set[i].n_differ);
         if (k->o.warn)

@@ -96,7 +96,7 @@ static int match_untrained(const struct universal_zero *z, const char *name, str
     same = shape_equal(t->ndim, t->shape, is.ndim, is.shape);
     if (!same && (t->ndim != 1 || t->n_elems != is.n_elems)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name,
-                   "has %d dimensions and %lld elements, the model_states file gives it %d and %lld", t->ndim,
+                   "has %d dimensions and %lld elements, but the model_states file lists %d and %lld", t->ndim,
                    (long long)t->n_elems, is.ndim, (long long)is.n_elems);
         return -2;
     }
@@ -119,7 +119,7 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
         return group;
     same = shape_equal(t->ndim, t->shape, slot->ndim, slot->shape);
     if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
-        report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, param_shapes gives it %lld",
+        report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, but param_shapes lists %lld",
                    (long long)t->n_elems, (long long)slot->n_elems);
         return -2;
     }
@@ -142,7 +142,7 @@ static void check_files(const struct universal_zero *z, const struct source *s, 
         n += ds_name_parse(s->file[i].name).kind == kind;
     if (n < want)
         report_add(r, lost, "missing_file", s->path, ERR_NO_BYTE, NULL,
-                   "%d model_states files, %s has those of %d ranks", n, s->file[z->file].name, want);
+                   "there are %d model_states files, but %s records %d ranks", n, s->file[z->file].name, want);
 }
 
 void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r)

@@ -37,12 +37,12 @@ static int check_like(const struct source *s, const struct write_request *q, str
     if (!like)
         return 0;
     if (source_is_from_zero(s))
-        err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
+        err_usage(e, "%s: --like applies only to a conversion from another layout; ZeRO files keep their groups",
                   source_path(s));
     else if (!source_is_from_zero(like))
-        err_usage(e, "%s: --like: is not a checkpoint of ZeRO without pipeline", source_path(like));
+        err_usage(e, "%s: --like needs a checkpoint of ZeRO without pipeline, but this is none", source_path(like));
     else if (q->dtype != DTYPE_N)
-        err_usage(e, "--dtype and --like exclude each other: --like determines the type");
+        err_usage(e, "--dtype and --like exclude each other, because --like determines the type");
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -51,15 +51,15 @@ int zero_accepts(const struct source *s, const struct write_request *q, struct e
     const char *option = get_non_zero_option(q);
 
     if (option)
-        err_usage(e, "%s: %s does not apply to a ZeRO checkpoint, which has no tensor or pipeline ranks: only --ranks "
-                  "and --to change it", source_path(s), option);
+        err_usage(e, "%s: %s cannot be applied to a ZeRO checkpoint, which has no tensor-parallel or pipeline ranks; "
+                     "only --ranks and --to can change it", source_path(s), option);
     else if (q->ranks && q->shards->topo.dp)
-        err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", source_path(s));
+        err_usage(e, "%s: --ranks and --target-dp have the same meaning here; give only one of them", source_path(s));
     else if (q->dtype != DTYPE_N && source_is_from_zero(s))
-        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs",
+        err_usage(e, "%s: --dtype applies only to a conversion from another layout; ZeRO files keep their type",
                   source_path(s));
     else if (!source_is_from_zero(s) && !q->ranks && !q->shards->topo.dp && !q->weights_only)
-        err_usage(e, "%s: the number of ranks is unknown: give --ranks", source_path(s));
+        err_usage(e, "%s: the number of ranks is missing; give --ranks", source_path(s));
     return e->kind == ERR_NONE ? check_like(s, q, e) : -1;
 }
 

@@ -91,7 +91,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
             zero_add_source_file(z, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(z->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
-                       "it is not part of the checkpoint: no checkpoint file has this name");
+                       "does not belong to the checkpoint, because no checkpoint file has this name");
         z->has_optimizer |= n.kind == DS_ZERO;
         if (n.kind == DS_ZERO3)
             z->stage = 3;
@@ -144,13 +144,14 @@ static void find_missing(struct zero *z)
                    n_reported - MISSING_NAMED);
     if (!z->has_optimizer && z->stage == 3 && pk_items(pk_get(z->root, "param_shapes"), &n) && n)
         report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL,
-                   "every optim_states file of tensor rank %d is missing: ZeRO-3 keeps the weights in them alone",
+                   "all optim_states files of tensor-parallel rank %d are missing, and only they hold the weights of "
+                   "ZeRO-3",
                    z->tp);
     else if (!z->has_optimizer)
         report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
                    pk_pairs(pk_get(z->root, "optimizer"), &n)
-                       ? "a run without ZeRO: its optimizer's states, masters among them, are not read: weights only"
-                       : "no optimizer states here: weights only");
+                       ? "the run did not use ZeRO; its optimizer states and masters cannot be read, only its weights"
+                       : "holds no optimizer states, only weights");
 }
 
 static void assign_file_to_rank(struct zero *z, int i)
@@ -162,16 +163,17 @@ static void assign_file_to_rank(struct zero *z, int i)
 
     if ((n->kind == DS_MP) == (z->stage == 3) && n->kind != DS_ZERO) {
         report_add(z->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL,
-                   "weights of another stage than the others': two saves in one folder");
+                   "holds weights of another ZeRO stage than the other files, so the folder contains two saves");
         return;
     }
     if (n->kind == DS_LAYER || rank >= z->world) {
-        report_add(z->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL, "rank %d, but there are %d", rank, z->world);
+        report_add(z->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL,
+                   "has rank %d, but there are only %d ranks", rank, z->world);
         return;
     }
     slot = n->kind == DS_ZERO ? &z->optim_file[rank] : &z->model_file[rank];
     if (*slot >= 0)
-        report_add(z->r, SEV_ERROR, "duplicate_file", path, ERR_NO_BYTE, NULL, "the same rank as %s",
+        report_add(z->r, SEV_ERROR, "duplicate_file", path, ERR_NO_BYTE, NULL, "has the same rank as %s",
                    z->s->file[*slot].name);
     else
         *slot = i;
@@ -191,7 +193,8 @@ int zero_files_ranks(struct zero *z, struct err *e)
      * below are as large as the number of ranks.
      */
     if (recorded > DS_RANK_MAX || recorded > 4096 + 64 * (int64_t)z->n_files) {
-        err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)recorded, z->n_files);
+        err_data(e, z->s->path, ERR_NO_BYTE, "there are %lld ranks, but only %d files",
+                 (long long)recorded, z->n_files);
         return -1;
     }
     z->world = (int)recorded;

@@ -183,7 +183,7 @@ static void compare_client_state(const struct pk *first, const struct pt *pt, en
         if (key && !is_key_in_list(key, engine_keys) && !is_key_in_list(key, own_keys) && is_scalar_value(v) &&
             (!other || other->type == PK_FLOAT || v->type == PK_FLOAT) && !pk_same_text(other, v))
             report_add(r, SEV_NOTE, "mixed_saves", pt_path(pt), ERR_NO_BYTE, NULL,
-                       "%s, which the caller saved, differs from that of rank 0", key);
+                       "%s, which the training program saved, differs from that of rank 0", key);
     }
     free(its);
     free(mine);
@@ -221,7 +221,7 @@ static struct zero_run read_frozen_piece(const struct zero *z, const struct pt_f
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, s->name, "frozen_param_fragments has no piece of it");
     else if (!t.contiguous || t.n_elems != want)
         report_add(j->r, SEV_ERROR, "partition", j->path, ERR_NO_BYTE, s->name,
-                   "its piece has %lld elements, %lld expected", (long long)t.n_elems, (long long)want);
+                   "its piece has %lld elements, but %lld are expected", (long long)t.n_elems, (long long)want);
     else
         run = (struct zero_run){ t.record, t.at, t.n_elems, t.dtype };
     return run;

@@ -109,7 +109,8 @@ static struct tmap *make_flat_state_map(struct zero *z, const struct zero_place 
         if (!m)
             m = new_zero_map(z, run->dtype, p->slot->n_elems, last - first + 1);
         if (run->dtype != m->dtype) {
-            report_add(z->r, SEV_ERROR, "dtype", z->s->path, ERR_NO_BYTE, p->slot->name, "%s on rank %d, %s on rank %d",
+            report_add(z->r, SEV_ERROR, "dtype", z->s->path, ERR_NO_BYTE, p->slot->name,
+                       "is %s on rank %d, but %s on rank %d",
                        dtype_name(m->dtype), first, dtype_name(run->dtype), r);
             return NULL;
         }

@@ -90,7 +90,7 @@ bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
         stage = 1;
     if (stage < 1 || stage > 3 || (stage == 3) != (z->stage == 3)) {
         report_add(z->r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL,
-                   "zero_stage %lld does not go with the weights' file names, or is none", (long long)stage);
+                   "zero_stage %lld contradicts the names of the weight files, or is invalid", (long long)stage);
         return false;
     }
     z->stage = (int)stage;
@@ -129,7 +129,7 @@ static bool has_expected_vector_length(const struct zero_shard *k, const struct 
     if (run->record < 0 || (run->n_elems >= least && run->n_elems <= most))
         return true;
     report_add(k->j->r, SEV_ERROR, "partition", k->j->path, ERR_NO_BYTE, NULL,
-               "group %d: %s has %lld elements, param_shapes and %d ranks give %lld%s", g, what,
+               "group %d: %s has %lld elements, but param_shapes and %d ranks need %lld%s", g, what,
                (long long)run->n_elems, x->world, (long long)most, least < most ? " or less padding" : "");
     return false;
 }
@@ -241,7 +241,7 @@ static void check_count(const struct zero_shard *k)
         if (pk_as_int(item ? item[g] : v, &count) && count == k->z->world)
             continue;
         report_add(k->j->r, SEV_ERROR, "degrees", k->j->path, ERR_NO_BYTE, NULL,
-                   "records %lld ranks (partition_count), there are %d", (long long)count, k->z->world);
+                   "records %lld ranks (partition_count), but there are %d", (long long)count, k->z->world);
         return;
     }
 }
@@ -344,11 +344,11 @@ static void check_param_mappings(const struct zero_shard *k)
             continue;
         if (round_robin)
             report_add(k->j->r, SEV_NOTE, "mapping", k->j->path, ERR_NO_BYTE, NULL,
-                       "param_slice_mappings are of another order than param_shapes (round_robin_gradients): not used; "
-                       "DeepSpeed's own converter swaps tensors of this checkpoint");
+                       "param_slice_mappings have another order than param_shapes (round_robin_gradients) and are not "
+                       "used; DeepSpeed's own converter exchanges tensors of this checkpoint");
         else
             report_add(k->j->r, zero_lost(k->z), "mapping", k->j->path, ERR_NO_BYTE, name,
-                       "param_slice_mappings of group %d differ from param_shapes and the partition rule: DeepSpeed's "
+                       "param_slice_mappings of group %d differ from param_shapes and the partition rule; DeepSpeed's "
                        "ds_to_universal.py, which splits by them, would mix up parameters", g);
         return;
     }
@@ -369,7 +369,7 @@ static void read_step(const struct zero_shard *k)
 
         if (s.found && s.value != first.value) {
             report_add(k->j->r, zero_mismatch(k->z), "mixed_saves", k->j->path, ERR_NO_BYTE, NULL,
-                       "optimizer step %.0f in group 0, %.0f in group %d", first.value, s.value, g);
+                       "optimizer step %.0f in group 0, but %.0f in group %d", first.value, s.value, g);
             return;
         }
     }

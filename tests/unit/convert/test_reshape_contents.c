@@ -198,16 +198,16 @@ static void refusals(void **state)
     (void)state;
     expect_refused(in, q, ERR_USAGE, "8 heads cannot be split over TP 3");
     q = resh_to_topology(0, 9, 0);
-    expect_refused(in, q, ERR_USAGE, "8 layers cannot fill 9 pipeline stages");
+    expect_refused(in, q, ERR_USAGE, "8 layers cannot be divided over 9 pipeline stages");
     q = resh_to_topology(0, 0, 0);
     q.vocab = 49;
-    expect_refused(in, q, ERR_USAGE, "padded vocabulary 49 is not divisible by TP 2");
+    expect_refused(in, q, ERR_USAGE, "the padded vocabulary of 49 rows is not divisible by TP 2");
     q.vocab = 32;
     expect_refused(in, q, ERR_USAGE, "a padded vocabulary of 32 rows cannot hold 33 tokens");
     q = resh_to_topology(0, 0, 0);
     q.stages = (const int[]){ 3, 2 };
     q.n_stages = 2;
-    expect_refused(in, q, ERR_USAGE, "the stages given hold 5 layers, the model has 8");
+    expect_refused(in, q, ERR_USAGE, "the numbers of --stages add up to 5 layers, but the model has 8");
     q = resh_to_topology(0, 4, 0);
     q.method = "profile";
     expect_refused(in, q, ERR_USAGE, "partition method 'profile' is not supported: expected " PIPELINE_METHODS);
@@ -356,8 +356,8 @@ static void untied_embeddings(void **state)
     g.no_mappings = true;
     in = resh_generate(&g, "a");
     rewrite(in, "mp_rank_00_model_states.pt", untie);
-    msg = str_fmt("%s: parameter 1.word_embeddings.weight: embedding and output head are untied; only tied ones can be "
-                  "resharded", in);
+    msg = str_fmt("%s: parameter 1.word_embeddings.weight: the embedding and the head are different tensors; only models "
+                  "with tied embeddings can be resharded", in);
     expect_refused(in, q, ERR_DATA, msg);
     free(msg);
     free(in);

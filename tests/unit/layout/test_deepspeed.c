@@ -771,35 +771,35 @@ static const struct fault {
     { REMOVE, LAYER(04, 01), NULL, NULL, SEV_ERROR, "missing_file", NULL,
       "missing layer_04-model_01-model_states.pt (expected PP=2, TP=2, DP=2)" },
     { COPY, ZERO(1, 03), ZERO(2, 03), NULL, SEV_ERROR, "extra_file", ZERO(2, 03),
-      "outside the grid (PP=2, TP=2, DP=2)" },
+      "has a rank outside of the topology PP=2, TP=2, DP=2" },
     { COPY, MP0, "mp_rank_07_model_states.pt", NULL, SEV_ERROR, "extra_file", "mp_rank_07_model_states.pt",
-      "outside the grid (PP=2, TP=2, DP=2)" },
-    { COPY, LAYER(04, 00), LAYER(17, 00), NULL, SEV_ERROR, "extra_file", LAYER(17, 00), "layer 17 is on no stage" },
+      "has a rank outside of the topology PP=2, TP=2, DP=2" },
+    { COPY, LAYER(04, 00), LAYER(17, 00), NULL, SEV_ERROR, "extra_file", LAYER(17, 00), "no stage has layer 17" },
     { COPY, MP0, "mp_rank_00_model_states.copy.pt", NULL, SEV_WARNING, "extra_file", "mp_rank_00_model_states.copy.pt",
-      "it is not part of the checkpoint: no checkpoint file has this name" },
+      "does not belong to the checkpoint, because no checkpoint file has this name" },
     { COPY, MP0, "mp_rank_0_model_states.pt", NULL, SEV_ERROR, "duplicate_file", "mp_rank_0_model_states.pt",
-      "is the same rank as mp_rank_00_model_states.pt" },
+      "has the same rank as mp_rank_00_model_states.pt" },
     { COPY, ZERO(1, 03), "zero_pp_rank_1_mp_rank_03_optim_states.pt", NULL, SEV_ERROR, "two_prefixes", NULL,
       "both zero_pp_rank_* (1) and bf16_zero_pp_rank_* (8) present: two saves in one folder" },
-    { EDIT, MP2, NULL, lose_dp, SEV_ERROR, "degrees", MP2, "records dp_world_size 4, the folder has 2" },
+    { EDIT, MP2, NULL, lose_dp, SEV_ERROR, "degrees", MP2, "records dp_world_size 4, but the folder has 2" },
     { EDIT, ZERO(1, 02), NULL, wrong_count, SEV_ERROR, "degrees", ZERO(1, 02),
-      "records DP 8 (partition_count of group 0), the folder has 2" },
+      "records 8 data-parallel ranks (partition_count of group 0), but the folder has 2" },
     { EDIT, MP3, NULL, other_iteration, SEV_ERROR, "mixed_saves", MP3,
       "iteration 95100, others 20: the checkpoint mixes two saves" },
     { EDIT, ZERO(0, 01), NULL, other_step, SEV_ERROR, "mixed_saves", ZERO(0, 01),
       "optimizer step 7, others 21: the checkpoint mixes two saves" },
     { EDIT, ZERO(0, 01), NULL, one_other_step, SEV_ERROR, "mixed_saves", ZERO(0, 01),
-      "optimizer step 21 in group 0, 7 in group 1" },
+      "optimizer step 21 in group 0, but 7 in group 1" },
     { EDIT, ZERO(1, 01), NULL, other_rate, SEV_ERROR, "mixed_saves", ZERO(1, 01),
       "optimizer learning rate 0.5, others 0.0019780636983972562: the checkpoint mixes two saves" },
     { EDIT, MP1, NULL, other_seed, SEV_ERROR, "mixed_saves", MP1,
       "args.seed 43, others 42: the checkpoint mixes two saves" },
     { EDIT, MP1, NULL, other_rank, SEV_ERROR, "other_rank", MP1,
-      "args.rank is 0, its name has 1: it is another rank's file" },
+      "has args.rank 0, but rank 1 in its name: it belongs to another rank" },
     { COPY, ZERO(0, 02), ZERO(0, 03), NULL, SEV_ERROR, "other_rank", ZERO(0, 03),
-      "was saved as " ZERO(0, 02) " (the name inside it): another file under this name" },
+      "was saved as " ZERO(0, 02) " (the name inside the file), so it is another file under this name" },
     { COPY, LAYER(04, 01), LAYER(04, 00), NULL, SEV_ERROR, "other_rank", LAYER(04, 00),
-      "was saved as " LAYER(04, 01) " (the name inside it): another file under this name" },
+      "was saved as " LAYER(04, 01) " (the name inside the file), so it is another file under this name" },
     { EDIT, ZERO(1, 00), NULL, claim_twice, SEV_ERROR, "groups", ZERO(1, 00),
       "param_groups[0] and param_groups[1] both claim optimizer state 0" },
     { EDIT, ZERO(1, 00), NULL, claim_two, SEV_ERROR, "groups", ZERO(1, 00),
@@ -811,13 +811,13 @@ static const struct fault {
       "of parameter "
       "tied_modules.embed.word_embeddings.weight" },
     { EDIT, MP2, NULL, no_shapes, SEV_ERROR, "key", MP2,
-      "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown" },
+      "key 'param_shapes' is missing or empty, so the tensors in the optimizer shards are unknown" },
     { EDIT, ZERO(1, 00), NULL, no_optimizer_dict, SEV_ERROR, "key", ZERO(1, 00),
       "key 'optimizer_state_dict' is missing" },
     { EDIT, ZERO(1, 00), NULL, no_fp32, SEV_ERROR, "key", ZERO(1, 00),
       "key 'single_partition_of_fp32_groups' is missing" },
     { EDIT, ZERO(1, 00), NULL, fewer_groups, SEV_ERROR, "groups", ZERO(1, 00),
-      "3 groups in param_shapes, 2 in single_partition_of_fp32_groups" },
+      "param_shapes has 3 groups, but 2 are in single_partition_of_fp32_groups" },
     { EDIT, ZERO(1, 00), NULL, swap_moment, SEV_ERROR, "length", ZERO(1, 00),
       "group 1: fp32 has 576 elements, exp_avg 448" },
     { EDIT, ZERO(1, 00), NULL, swap_groups, SEV_ERROR, "partition", ZERO(1, 00),
@@ -828,8 +828,8 @@ static const struct fault {
       "parameter 3.self_attention.query_key_value.weight: param_slice_mappings lists 384 elements at 60 of group 0, "
       "the partition rule gives 384 at 64" },
     { EDIT, ZERO(1, 00), NULL, wrong_mapped_name, SEV_ERROR, "mapping", ZERO(1, 00),
-      "parameter 3.self_attention.query_key_value.weight: 384 elements at 64 of group 0 belong to it, "
-      "param_slice_mappings lists 3.mlp.dense_h_to_4h.weight there" },
+      "parameter 3.self_attention.query_key_value.weight: owns 384 elements from element 64 of group 0, "
+      "but param_slice_mappings lists 3.mlp.dense_h_to_4h.weight there" },
     { COPY, ZERO(0, 01), ZERO(1, 01), NULL, SEV_ERROR, "mapping", ZERO(1, 01),
       "parameter tied_modules.embed.word_embeddings.weight: param_slice_mappings lists 448 elements at 0 of group 0, "
       "the partition rule gives 64 at 0" },
@@ -845,16 +845,16 @@ static const struct fault {
     { EDIT, MP2, MP3, steal_name, SEV_ERROR, "stage", NULL,
       "parameter 3.input_layernorm.weight: appears on stages 0 and 1" },
     { EDIT, LAYER(03, 01), NULL, new_key, SEV_ERROR, "unknown_key", LAYER(03, 01),
-      "'adapter.weight' is in no stage's param_shapes" },
+      "'adapter.weight' is not in the param_shapes of any stage" },
     { EDIT, LAYER(03, 01), NULL, lost_key, SEV_ERROR, "missing_key", LAYER(03, 01),
-      "parameter 3.input_layernorm.weight: has no usable tensor here" },
+      "parameter 3.input_layernorm.weight: no file has a usable tensor for it" },
     { EDIT, LAYER(03, 01), NULL, swap_layer_tensor, SEV_ERROR, "shape", LAYER(03, 01),
       "parameter 3.input_layernorm.weight: is [32], param_shapes lists [16]" },
     { EDIT, MP0, NULL, other_vocab, SEV_ERROR, "vocab", MP0,
-      "args has 64 padded vocabulary rows, checkpoint_info 128" },
-    { EDIT, MP0, NULL, more_tokens, SEV_ERROR, "vocab", MP0, "64 padded vocabulary rows for 65 tokens" },
+      "args records 64 padded vocabulary rows, but checkpoint_info records 128" },
+    { EDIT, MP0, NULL, more_tokens, SEV_ERROR, "vocab", MP0, "the padded vocabulary has 64 rows, fewer than the 65 tokens" },
     { EDIT, MP0, MP1, old_qkv, SEV_ERROR, "checkpoint_version", MP0,
-      "checkpoint_version 0 stores QKV differently; not supported" },
+      "checkpoint_version 0 orders the rows of queries, keys and values differently, which is not supported" },
     { EDIT, ZERO(1, 00), NULL, momentum, SEV_ERROR, "optimizer", ZERO(1, 00),
       "group 0 has state 'momentum_buffer'; only Adam moments are supported" },
 };
@@ -1039,8 +1039,8 @@ static void test_refused(void **state)
     (void)state;
     write_set(&g);
     copy_to(MP0, "zero_pp_rank_0_mp_rank_00_model_states.pt");
-    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: weights of ZeRO-3 next to layer files: "
-                                "the folder holds two saves", tag);
+    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: holds weights of ZeRO-3 and layer files, so "
+                                "the folder contains two saves; remove the files of one of them", tag);
     expect_refusal(scratch, want);
     remove_in_tag("zero_pp_rank_0_mp_rank_00_model_states.pt");
 
@@ -1086,11 +1086,11 @@ static void test_weights_only(void **state)
     assert_non_null(s);
     assert_int_equal(report_count(r, SEV_ERROR), 1);
     assert_string_equal(report_get(r, 0)->code, "missing_file");
-    assert_string_equal(report_get(r, 0)->text, "no optimizer shards: expected "
-                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt and others; they are lost, or this is a backup "
-                        "of the weights alone: export-hf writes them as they are stored (with --config FILE if the "
-                        "model is neither BLOOM nor GPT-2), reshape --weights-only makes a checkpoint for train "
-                        "--no-load-optim; of another model, reshape --to dcp --ranks N --weights-only makes one");
+    assert_string_equal(report_get(r, 0)->text, "has no optimizer files such as "
+                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt: they are lost, or this is a backup of the "
+                        "weights alone; export-hf writes the weights (with --config FILE if the model is neither BLOOM "
+                        "nor GPT-2), reshape --weights-only writes a checkpoint for train --no-load-optim, and for "
+                        "other models reshape --to dcp --ranks N --weights-only writes one");
     source_close(s);
     report_free(r);
     edit(MP0, no_save_optim);
@@ -1291,17 +1291,17 @@ static void test_latest(void **state)
     write_set(&g);
     path = path_join(scratch, "latest");
     write_latest(" \n");
-    snprintf(want, sizeof want, "%s: is empty, it should name a checkpoint folder", path);
+    snprintf(want, sizeof want, "%s: is empty, but must contain the name of a checkpoint folder", path);
     expect_refusal(scratch, want);
     write_latest("global_step9");
-    snprintf(want, sizeof want, "%s: points to 'global_step9' but %s/global_step9 does not exist; give one of the "
+    snprintf(want, sizeof want, "%s: names 'global_step9', but %s/global_step9 does not exist; give one of the "
                                 "checkpoints next to it: global_step20", path, scratch);
     expect_refusal(scratch, want);
     write_latest("../elsewhere");
-    snprintf(want, sizeof want, "%s: '../elsewhere' is not the name of a folder next to it", path);
+    snprintf(want, sizeof want, "%s: contains '../elsewhere', which is not the name of a folder next to it", path);
     expect_refusal(scratch, want);
     unlink(path);
-    snprintf(want, sizeof want, "%s: no 'latest' file; give one of the checkpoints in it: global_step20", scratch);
+    snprintf(want, sizeof want, "%s: has no file 'latest'; give one of the checkpoints in it: global_step20", scratch);
     expect_refusal(scratch, want);
     source_close(open_clean(tag, NULL));
     snprintf(want, sizeof want, "%s/nothing: cannot open: No such file or directory", scratch);
@@ -1358,7 +1358,7 @@ static void test_tar(void **state)
                       "other", scratch);
     assert_int_equal(system(command), 0);
     free(command);
-    snprintf(want, sizeof want, "%s: holds more than one checkpoint ('%s/', 'other/') and no 'latest'", archive,
+    snprintf(want, sizeof want, "%s: holds more than one checkpoint ('%s/', 'other/') and no file 'latest'", archive,
              strrchr(tag, '/') + 1);
     expect_refusal(archive, want);
     free(archive);

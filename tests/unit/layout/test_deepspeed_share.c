@@ -261,7 +261,7 @@ static void others_words(void **state)
     (void)state;
     model_open(m);
     assert_int_equal(save(m, &t, 0, &e), -1);
-    assert_non_null(strstr(e.msg, "what data rank 1 sent about its part is damaged"));
+    assert_non_null(strstr(e.msg, "the data that rank 1 sent about its part are damaged"));
     err_clear(&e);
     table_clear(&t);
     t.spoiled = "end\n";

@@ -32,7 +32,7 @@ static const struct {
     { COPY_WITH_NAME, "0", "1", NULL },         /* the first entry of a parameter has its name */
     { DROP_FIRST, NULL, "1", NULL },
     { SAME_NAME, "1", "1", "two" },
-    { DROP_ALL, NULL, NULL, "nothing would be left" },
+    { DROP_ALL, NULL, NULL, "would remove every parameter" },
 };
 
 static void change_list(struct edit_states *to, enum change change)
@@ -115,17 +115,17 @@ static const struct {
     { "tests/data/bloom-tp2pp2dp2/global_step20", { NULL } },
     { "tests/data/zero/zero3-edge-2ranks/ckpt", { [DROP_RNG] = "no random states" } },
     { "tests/data/bloom-tp2pp2dp2/global_step20_universal",
-      { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "in the optimizer's files alone" } },
+      { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "only in the optimizer files" } },
     { "tests/data/hf-tied",
       { [FILL] = "salvage does not apply to a hf", [DROP_OPTIMIZER] = "no files of an optimizer",
-        [DROP_RNG] = "no random", [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number",
+        [DROP_RNG] = "no random", [LAYERS] = "no parameter name of tests/data/hf-tied contains the number",
         [VOCAB] = "has no vocab_size" } },
     { "tests/data/hfstorage/tp-2x2",
       { [FILL] = "salvage does not apply to a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
         [DROP_RNG] = "no random", [VOCAB] = "has no vocab_size" } },
-    { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own", [VOCAB] = "has no vocab_size" } },
+    { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "requires its random states", [VOCAB] = "has no vocab_size" } },
     { "tests/data/torchdist-gpt2",
-      { [DROP_OPTIMIZER] = "has no entries of an optimizer", [DROP_RNG] = "a form of their own" } },
+      { [DROP_OPTIMIZER] = "has no entries of an optimizer", [DROP_RNG] = "requires its random states" } },
 };
 
 /* Reverse the order of the layers. */

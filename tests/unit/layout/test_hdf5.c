@@ -519,7 +519,7 @@ static void test_places(void **state)
     k[0] = universal_hdf5_sink(&o);
     p[0] = plan_new(in->s.files);
     assert_int_equal(k[0]->ops->prepare(k[0], &in->s, dir, p[0], &e), -1);
-    assert_non_null(strstr(e.msg, "has another shape than the input"));
+    assert_non_null(strstr(e.msg, "has another shape than in IN"));
     plan_free(p[0]);
     k[0]->ops->close(k[0]);
     free(dir);
@@ -546,16 +546,16 @@ static void test_refusals(void **state)
 
     (void)state;
     p->name = "../../etc/passwd";
-    refuse(in, universal_hdf5_sink(&plain), "parameter '../../etc/passwd': the name cannot be one of an HDF5 group");
+    refuse(in, universal_hdf5_sink(&plain), "parameter '../../etc/passwd': the name cannot be that of an HDF5 group");
     p->name = ".slices";
     refuse(in, universal_virtual_sink(&plain), "parameter '.slices': the name cannot be");
     p->name = specs[2].name;
     p->state[STATE_FP32]->dtype = DTYPE_BF16;
-    refuse(in, universal_virtual_sink(&plain), "fp32 is bf16, the HDF5 forms hold f32");
+    refuse(in, universal_virtual_sink(&plain), "fp32 has type bf16, but the HDF5 forms store only f32");
     p->state[STATE_FP32]->dtype = DTYPE_F32;
     sl->extent[0] = (struct extent){ files_add_record(in->s.files, &(struct record){ .file = file, .len = 24,
                                                                                      .name = "r" }), 0, 24 };
-    refuse(in, universal_virtual_sink(&plain), "memory: cannot be pointed at");
+    refuse(in, universal_virtual_sink(&plain), "memory: an index cannot refer to it");
     sl->extent[0] = x;
     input_free(in);
 }
@@ -635,7 +635,7 @@ static void test_shards(void **state)
     close(fd);
     expect_finding(path, "shard_changed", "its directory has CRC");
     assert_int_equal(truncate(shard, st.st_size - 1), 0);
-    expect_finding(path, "shard_changed", "the index noted 15570: changed");
+    expect_finding(path, "shard_changed", "the index lists 15570; the file was changed");
     assert_int_equal(rename(shard, away), 0);
     expect_finding(path, "shard_missing", "cannot open");
     free(path);

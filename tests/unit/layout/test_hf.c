@@ -419,9 +419,9 @@ static void refusals(void **state)
     h.arch = -1;
     expect_refused(in, &h, ERR_DATA, "argument embed_layernorm is true: GPT-2 has no LayerNorm after its embedding");
     h.arch = HF_GPT2;
-    expect_refused(in, &h, ERR_DATA, "GPT-2 of Transformers has nothing like it");
+    expect_refused(in, &h, ERR_DATA, "GPT-2 of Transformers has no equivalent");
     h.arch = HF_BLOOM;
-    expect_refused(in, &h, ERR_DATA, "BLOOM of Transformers has nothing like it");
+    expect_refused(in, &h, ERR_DATA, "BLOOM of Transformers has no equivalent");
     free(in);
 }
 
@@ -437,8 +437,8 @@ static void spoiled_positions(void **state)
     manifest = path_join(uni, "manifest.json");
     assert_int_equal(unlink(manifest), 0);
     expect_refused(uni, &h, ERR_DATA,
-                   "position_embeddings.weight: the converter that made this universal checkpoint spoils "
-                   "position tables");
+                   "position_embeddings.weight: the converter that wrote this universal checkpoint "
+                   "corrupts position tables");
     free(manifest);
     free(in);
     free(uni);
@@ -485,7 +485,7 @@ static void tokenizers(void **state)
     (void)state;
     resh_must(dir_make(dir, &e) == 0 && dir_make(to, &e) == 0, &e);
     assert_int_equal(hf_tokenizer_open(&t, dir, NULL, &e), -1);
-    assert_non_null(strstr(e.msg, "no tokenizer here"));
+    assert_non_null(strstr(e.msg, "holds no tokenizer"));
     err_clear(&e);
     put(dir, "tokenizer.json", "{\"added_tokens\":[{\"id\":7,\"content\":\"<s>\"},{\"id\":300,\"content\":\"<pad>\"}],"
         "\"model\":{\"vocab\":{\"a\":0,\"</s>\":9}}}");

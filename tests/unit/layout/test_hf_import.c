@@ -295,19 +295,20 @@ static void refusals(void **state)
     hand_start(&m);
     hand_add(&m, "h.0.crossattention.c_attn.weight", 3);
     hand_add(&m, "h.1.ln_1.weight", 2);
-    hand_refused(&m, "2 tensors without a place in Megatron: h.0.crossattention.c_attn.weight, h.1.ln_1.weight");
+    hand_refused(&m, "2 tensors without an equivalent in Megatron: h.0.crossattention.c_attn.weight, "
+                     "h.1.ln_1.weight");
     hand_start(&m);
     m.t[6].shape = shapes[6];
-    hand_refused(&m, "tensor h.0.attn.c_proj.weight: shape [4, 16] where config.json means [4, 4]");
+    hand_refused(&m, "tensor h.0.attn.c_proj.weight: has shape [4, 16], but config.json describes [4, 4]");
     hand_start(&m);
     m.t[2].dtype = DTYPE_I32;
-    hand_refused(&m, "tensor h.0.ln_1.weight: neither bf16, fp16 nor fp32");
+    hand_refused(&m, "tensor h.0.ln_1.weight: is neither bf16, fp16 nor fp32");
     hand_start(&m);
     hand_add(&m, "lm_head.weight", 0);
     hand_refused(&m, "lm_head.weight differs from the embedding");
     hand_start(&m);
     hand_add(&m, "transformer.ln_f.bias", 2);
-    hand_refused(&m, "tensor ln_f.bias is there twice");
+    hand_refused(&m, "tensor ln_f.bias exists twice");
 }
 
 static void refused_configs(void **state)
@@ -319,14 +320,14 @@ static void refused_configs(void **state)
         { "{\"model_type\":\"llama\"}", "'model_type' is 'llama': only bloom and gpt2 can be imported" },
         { "{\"model_type\":\"gpt2\"}", "'vocab_size' is absent" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":\"5\"}",
-          "'n_positions' is none, a number of 1 or more is expected" },
+          "'n_positions' is none, but must be a number of 1 or more" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":3,\"n_positions\":5}",
           "hidden size 4 is not divisible by 3 heads" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1000000000000,\"n_head\":2,\"n_positions\":5}",
-          "config.json has 1000000000000 layers, the files 16 tensors" },
+          "config.json has 1000000000000 layers, but the files have 16 tensors" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
           "\"activation_function\":\"relu\"}",
-          "'activation_function' is 'relu': Megatron has GELU only" },
+          "'activation_function' is 'relu', but Megatron supports only GELU" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
           "\"tie_word_embeddings\":false}",
           "'tie_word_embeddings' is false" },
@@ -363,7 +364,7 @@ static void refused_indices(void **state)
         { "{\"weight_map\":{\"a\":\"../m.safetensors\"}}", "'../m.safetensors' is not a file next to the index" },
         { "{\"weight_map\":{\"a\":\"m.bin\"}}", "'m.bin' is not a file next to the index" },
         { "{\"weight_map\":{\"a\":1}}", "'?' is not a file next to the index" },
-        { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map has nothing" },
+        { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in the file m.safetensors, but the map lists no file for it" },
     };
     char *dir = resh_in_scratch("index"), *ds = resh_in_scratch("index-ds"), *from, *to;
     struct ds_request q = to_topology(1, 1, 1);
@@ -377,7 +378,7 @@ static void refused_indices(void **state)
     to = path_join(dir, "m.safetensors");
     assert_int_equal(rename(from, to), 0);
     assert_int_equal(hfdo_import(dir, ds, &q, 0, &e), -1);
-    assert_non_null(strstr(e.msg, "no model here"));
+    assert_non_null(strstr(e.msg, "holds no model"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         err_clear(&e);
         put(dir, "model.safetensors.index.json", cases[i][0]);
@@ -463,7 +464,7 @@ static void lossy(void **state)
     hand_accepted(&m);
     h.dtype = DTYPE_F16;
     assert_int_equal(hfdo_export(ds, out, &h, &e), -1);
-    assert_non_null(strstr(e.msg, "parameter 5.weight: 1 values are beyond 65504"));
+    assert_non_null(strstr(e.msg, "parameter 5.weight: 1 values are above 65504"));
     assert_int_not_equal(access(out, F_OK), 0);
     err_clear(&e);
     h.q.lossy = true;
@@ -474,7 +475,7 @@ static void lossy(void **state)
     assert_int_equal(get_le16(t.bytes + 6), 0);
     free(t.bytes);
     snprintf(strrchr(m.config, '}'), 24, ",\"dtype\":\"float16\"}");
-    hand_refused(&m, "parameter 5.weight: 1 values are beyond 65504, the largest of fp16 weights");
+    hand_refused(&m, "parameter 5.weight: 1 values are above 65504, the largest number of fp16 weights");
     free(ds);
     free(out);
 }

@@ -64,7 +64,8 @@ static int check_init(const struct adapter_all *x, struct err *e)
     for (size_t i = 0; json_is_string(v) && i < sizeof plain_inits / sizeof *plain_inits; i++)
         if (strcmp(json_string_value(v), plain_inits[i]) == 0)
             return 0;
-    return refuse_config(x, "init_lora_weights", "this initialisation changes the base, which is not recorded here", e);
+    return refuse_config(x, "init_lora_weights", "this initialization changes the base model, and the change is not "
+                                                 "stored in the adapter", e);
 }
 
 static int check_config(const struct adapter_all *x, struct err *e)
@@ -72,8 +73,9 @@ static int check_config(const struct adapter_all *x, struct err *e)
     const json_t *type = json_object_get(x->config, "peft_type");
 
     if (!json_is_string(type) || strcmp(json_string_value(type), "LORA") != 0) {
-        err_data(e, x->config_path, ERR_NO_BYTE, "peft_type is %s: expected LORA; peft's merge_and_unload() merges "
-                 "other methods", json_is_string(type) ? json_string_value(type) : "missing");
+        err_data(e, x->config_path, ERR_NO_BYTE, "peft_type is %s, but only LORA is supported; peft's "
+                                                 "merge_and_unload() merges other methods",
+                 json_is_string(type) ? json_string_value(type) : "missing");
         return -1;
     }
     for (size_t i = 0; i < sizeof other_methods / sizeof *other_methods; i++)
@@ -83,7 +85,7 @@ static int check_config(const struct adapter_all *x, struct err *e)
         return -1;
     if (!json_is_integer(json_object_get(x->config, "r")) ||
         !json_is_number(json_object_get(x->config, "lora_alpha"))) {
-        err_data(e, x->config_path, ERR_NO_BYTE, "expected an integer 'r' and a number 'lora_alpha'");
+        err_data(e, x->config_path, ERR_NO_BYTE, "needs an integer 'r' and a number 'lora_alpha'");
         return -1;
     }
     return 0;
@@ -266,12 +268,12 @@ static int read_token_rows(struct adapter_all *x, struct adapter_value *v, const
         list = of ? of : json_object_get(list, last ? last + 1 : module);
     }
     if (v->tensor->ndim != 2 || !json_is_array(list) || (int64_t)json_array_size(list) != v->tensor->shape[0])
-        return refuse_tensor(x, v->name, "trainable_token_indices does not list its rows", e);
+        return refuse_tensor(x, v->name, "trainable_token_indices does not list the rows of this module", e);
     v->n_rows = (int)json_array_size(list);
     v->row = arena_alloc(x->arena, (size_t)v->n_rows * sizeof *v->row);
     json_array_foreach(list, i, row) {
         if (!json_is_integer(row) || json_integer_value(row) < 0)
-            return refuse_tensor(x, v->name, "trainable_token_indices: expected row numbers", e);
+            return refuse_tensor(x, v->name, "trainable_token_indices must be a list of row numbers", e);
         v->row[i] = json_integer_value(row);
     }
     return 0;
@@ -298,7 +300,7 @@ static int add_value(struct adapter_all *x, const char *name, const struct safet
         v->name = arena_fmt(x->arena, "%.*s.%s", (int)(layer - name), name, layer + strlen(BASE_LAYER));
         v->is_base = str_ends(name, BASE_LAYER "weight");
     }
-    return strstr(v->name, "lora_") ? refuse_tensor(x, name, "is of an unknown kind", e) : 0;
+    return strstr(v->name, "lora_") ? refuse_tensor(x, name, "is not a tensor of a known kind", e) : 0;
 }
 
 static int add_tensor(struct adapter_all *x, const struct safetensors_tensor *t, struct err *e)
@@ -308,7 +310,7 @@ static int add_tensor(struct adapter_all *x, const struct safetensors_tensor *t,
     if (!str_starts(t->name, KEY_PREFIX))
         return refuse_tensor(x, t->name, "its name does not begin with " KEY_PREFIX, e);
     if (!dtype_is_float(t->dtype))
-        return refuse_tensor(x, name, "expected fp32, bf16, fp16 or fp64", e);
+        return refuse_tensor(x, name, "must have type fp32, bf16, fp16 or fp64", e);
     for (int k = 0; k < ADAPTER_PARTS; k++)
         if (str_ends(name, part_suffix[k])) {
             module_of(x, name, strlen(name) - strlen(part_suffix[k]))->part[k] = t;
@@ -326,9 +328,9 @@ static int check_module(const struct adapter_all *x, const struct adapter_module
     const struct safetensors_tensor *b = m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
 
     if (!a || !b || a->ndim != 2 || b->ndim != 2 || a->shape[0] != b->shape[1] || a->shape[0] < 1)
-        return refuse_tensor(x, m->name, "expected factors A [r, in] and B [out, r]", e);
+        return refuse_tensor(x, m->name, "must have factors A [r, in] and B [out, r]", e);
     if (embed && (m->part[ADAPTER_A] || m->part[ADAPTER_B] || m->part[ADAPTER_MAGNITUDE]))
-        return refuse_tensor(x, m->name, "has factors of two kinds", e);
+        return refuse_tensor(x, m->name, "has LoRA factors of two kinds", e);
     if (!embed && dora && !m->part[ADAPTER_MAGNITUDE])
         return refuse_tensor(x, m->name, "has no lora_magnitude_vector, but use_dora is true", e);
     if (!embed && !dora && m->part[ADAPTER_MAGNITUDE])

@@ -84,8 +84,9 @@ static int add_change(struct edit_adapters *m, const struct change *c, struct er
     const struct tmap *map = c->p->state[STATE_BF16] ? c->p->state[STATE_BF16] : c->p->state[STATE_FP32];
 
     if (!map || !dtype_is_float(map->dtype)) {
-        err_data(e, m->s->path, ERR_NO_BYTE, "parameter %s: is %s, and an adapter can be merged into fp32, bf16, fp16 "
-                 "and fp64 only", c->p->name, map ? dtype_name(map->dtype) : "without weights");
+        err_data(e, m->s->path, ERR_NO_BYTE, "parameter %s: has type %s, but an adapter can only be merged into fp32, "
+                                             "bf16, fp16 and fp64",
+                 c->p->name, map ? dtype_name(map->dtype) : "without weights");
         return -1;
     }
     ARRAY_ROOM(m->change, m->cap_changes, i + 1);
@@ -113,7 +114,8 @@ static int refuse_change_shape(const struct edit_adapters *m, const struct chang
     const struct safetensors_tensor *a = c->m->part[embed ? ADAPTER_EMBED_A : ADAPTER_A];
     const struct safetensors_tensor *b = c->m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
     char at[SHAPE_TEXT], bt[SHAPE_TEXT], pt[SHAPE_TEXT];
-    char *why = str_fmt("A is %s and B %s, the base's %s is %s", shape_text(a->ndim, a->shape, at),
+    char *why = str_fmt("A has shape %s and B %s, which does not match %s %s of the base",
+                        shape_text(a->ndim, a->shape, at),
                         shape_text(b->ndim, b->shape, bt), c->p->name, shape_text(c->p->ndim, c->p->shape, pt));
 
     refuse_module(m, c->a, name, why, e);
@@ -146,7 +148,8 @@ static int check_factors(const struct edit_adapters *m, const struct change *c, 
     if (!c->transposed && !c->n_experts && p->shape[0] != out)
         return refuse_change_shape(m, c, c->m->name, e);
     if (mag && (mag->ndim != 1 || mag->shape[0] != out || c->n_experts))
-        return refuse_module(m, c->a, c->m->name, "lora_magnitude_vector has another length than the outputs", e);
+        return refuse_module(m, c->a, c->m->name, "the length of lora_magnitude_vector differs from the number of "
+                                                  "outputs", e);
     return 0;
 }
 
@@ -220,7 +223,7 @@ static int add_experts(struct edit_adapters *m, struct change c, const char *lay
                                      : find_expert(m->s, layer, &expert_names[1], 0, 0) ? &expert_names[1] : NULL;
 
         rc = n ? add_each_expert(m, c, layer, n, down, e)
-               : refuse_module(m, c.a, c.m->name, "the base has no experts there", e);
+               : refuse_module(m, c.a, c.m->name, "the base has no experts at this place", e);
     }
     free(name);
     return rc;
@@ -263,7 +266,9 @@ static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e
             free(x);
             free(y);
             if (!same)
-                return refuse_module(m, c.a, c.m->name, "is the embedding in the base, which has other factors", e);
+                return refuse_module(m, c.a, c.m->name,
+                                     "is the same tensor as the embedding in the base, which has other LoRA factors",
+                                     e);
         }
         return 0;
     }
@@ -373,13 +378,13 @@ static int add_value(struct edit_adapters *m, const struct adapter *a, const str
         return refuse_module(m, a, v->name, "has another shape in the base", e);
     for (int i = 0; i < v->n_rows; i++)
         if (v->row[i] >= c.p->shape[0])
-            return refuse_module(m, a, v->name, "trainable_token_indices: a row that the base does not have", e);
+            return refuse_module(m, a, v->name, "trainable_token_indices lists a row that the base does not have", e);
     if (add_change(m, &c, e) < 0)
         return -1;
     if (v->is_base && (same = is_base_value(m->s, a, v, c.p, e)) == 0)
         report_add(notes, SEV_WARNING, "adapter_base", a->dir, ERR_NO_BYTE, v->name,
-                   "the adapter's copy of this tensor of the base has other values, which replace the base's: the "
-                   "adapter was made for another base");
+                   "the adapter contains this tensor of the base with other values, which are used; the adapter was "
+                   "made for another base");
     return same < 0 ? -1 : 0;
 }
 

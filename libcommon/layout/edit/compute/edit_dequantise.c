@@ -64,7 +64,8 @@ struct edit_dequantise *edit_dequantise_open(struct edit *x, enum dtype to, stru
     d->arena = arena_new(0);
     found = e->kind == ERR_NONE ? quantised_find(s, config, extra, d->arena, &d->model, e) : -1;
     if (found == 1 && to != DTYPE_BF16 && to != DTYPE_F32)
-        err_usage(e, "cast: quantised weights (%s) are made bf16 or fp32; the result can be cast again",
+        err_usage(e, "cast: quantized weights (%s) can be converted to bf16 or fp32; cast the result again for another "
+                     "type",
                   d->model.scheme);
     json_decref(config);
     json_decref(extra);
@@ -130,8 +131,8 @@ static void fill_codes(struct dequantise_work *k)
 
 static int refuse_scale(const struct dequantise_work *k, const struct param *scale, double value, struct err *e)
 {
-    err_data(e, file_of(k->d->s, scale), ERR_NO_BYTE, "parameter %s: holds the scale %g, expected a finite one that is "
-             "not negative", scale->name, value);
+    err_data(e, file_of(k->d->s, scale), ERR_NO_BYTE,
+             "parameter %s: has the scale %g, but a scale must be finite and not negative", scale->name, value);
     return -1;
 }
 
@@ -220,8 +221,9 @@ static int dequantise_matrix(struct dequantise_work *k, int64_t i, struct edit_o
             uint8_t *out = w->transposed ? k->out + (row + r) * size : k->out + r * w->cols * size;
 
             if (!dequantise_row(k, row + r, k->in + r * row_bytes, out, w->transposed ? w->rows * size : size)) {
-                err_data(e, file_of(k->d->s, w->codes), ERR_NO_BYTE, "parameter %s: row %lld holds a number that is "
-                         "not finite in %s", w->codes->name, (long long)(row + r), dtype_name(k->d->to));
+                err_data(e, file_of(k->d->s, w->codes), ERR_NO_BYTE,
+                         "parameter %s: row %lld has a number that is not finite in %s",
+                         w->codes->name, (long long)(row + r), dtype_name(k->d->to));
                 return -1;
             }
         }
@@ -341,7 +343,8 @@ int edit_dequantise_apply(struct edit *x, struct edit_dequantise *d, const struc
         if (strcmp(d->s->file[i].name, "hf_quant_config.json") == 0)
             edit_drop(x, i);
     dropped = d->s->n_params - to->n;
-    report_add(notes, SEV_NOTE, "dequantised", NULL, ERR_NO_BYTE, NULL, "%d weights (%s) are made %s; %d scales are "
-               "left out", d->model.n, d->model.scheme, dtype_name(d->to), dropped);
+    report_add(notes, SEV_NOTE, "dequantised", NULL, ERR_NO_BYTE, NULL,
+               "%d weights (%s) were converted to %s; %d scales were removed",
+               d->model.n, d->model.scheme, dtype_name(d->to), dropped);
     return edit_states_apply(x, to, notes, e);
 }

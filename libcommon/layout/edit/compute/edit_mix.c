@@ -32,7 +32,7 @@ static int refuse_mixed_shape(const struct param *p, const struct source *s, con
 {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
 
-    err_usage(e, "%s has shape %s in %s, %s in %s", p->name, shape_text(p->ndim, p->shape, a), s->path,
+    err_usage(e, "%s has shape %s in %s, but %s in %s", p->name, shape_text(p->ndim, p->shape, a), s->path,
               shape_text(q->ndim, q->shape, b), t->path);
     return -1;
 }
@@ -117,7 +117,7 @@ static int check_kept(const struct source *s, const struct edit_mix *m, const st
         const int same = q && q->state[st] ? compare_tensor_bytes(a, s->files, q->state[st], t->files, e) : 0;
 
         if (same == 0)
-            err_usage(e, "%s is %s, which cannot be averaged, and differs between %s and %s", p->name,
+            err_usage(e, "%s has type %s, which cannot be averaged, and its values in %s and %s differ", p->name,
                       dtype_name(a->dtype), s->path, t->path);
         if (same <= 0)
             return -1;

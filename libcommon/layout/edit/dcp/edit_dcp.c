@@ -69,8 +69,8 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
     if (!name || !found) {
         if (source_one_model(w->x->s, e) < 0)
             return -1;
-        err_usage(e, "%s: holds parameter %s in a form that cannot get another one's: ds2universal --format pt "
-                  "makes a form of it that can", n->en.name, p->name);
+        err_usage(e, "%s: parameter %s is stored in a form that this edit cannot change; edit the universal form that "
+                     "ds2universal --format pt makes", n->en.name, p->name);
         return -1;
     }
     n->en.name = name;
@@ -191,8 +191,8 @@ static int check_values(struct edit *x, struct err *e)
         edit_dcp_visit_parts(x, x->entries->entry[k].was, record_held_param, held);
     for (int i = 0; i < s->n_params && e->kind == ERR_NONE; i++)
         if (!held[i] && !s->param[i].copy && !s->param[i].shared_with && !is_cores_optimizer(s, s->param[i].name))
-            err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes "
-                      "weights without the rest", s->path, s->param[i].name);
+            err_usage(e, "drop optimizer: %s holds the values of %s only in the optimizer's masters; export-hf writes "
+                         "weights without the rest", s->path, s->param[i].name);
     free(held);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -78,13 +78,14 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
     const struct tmap *m;
 
     if (below && c->len[0] != 1) {
-        err_usage(e, "%s: is split otherwise than by layers: split it again with reshape --ranks", n->en.name);
+        err_usage(e, "%s: is not divided at layers; divide it again with reshape --ranks", n->en.name);
         return -1;
     }
     p = below ? part->row[c->at[0]].param : part->param;
     m = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
     if (m->dtype != to && plan_op_of(m->dtype, to) < 0) {
-        err_usage(e, "cast: %s is %s, which is not made %s here", n->en.name, dtype_name(m->dtype), dtype_name(to));
+        err_usage(e, "cast: %s has type %s, which cannot be converted to %s",
+                  n->en.name, dtype_name(m->dtype), dtype_name(to));
         return -1;
     }
     c->place.number = -1;
@@ -105,7 +106,7 @@ static int check_castable(const struct source *s, enum dtype to, struct err *e)
 
         if (!m || !dtype_is_weight(m->dtype) || m->dtype == to || plan_op_of(m->dtype, to) >= 0)
             continue;
-        err_usage(e, "cast: %s is %s, which is not made %s here", s->param[i].name, dtype_name(m->dtype),
+        err_usage(e, "cast: %s has type %s, which cannot be converted to %s", s->param[i].name, dtype_name(m->dtype),
                   dtype_name(to));
         return -1;
     }

@@ -308,7 +308,7 @@ static int check_edit_entry_names(struct edit *x, struct err *e)
 
     for (int i = 0; i < es->n; i++) {
         if (names_find(known, es->entry[i].en.name) >= 0) {
-            err_usage(e, "two entries of %s would be called %s", x->s->path, es->entry[i].en.name);
+            err_usage(e, "two entries of %s would have the same name %s", x->s->path, es->entry[i].en.name);
             return -1;
         }
         names_add(known, es->entry[i].en.name, i);
