@@ -172,7 +172,7 @@ static void add_unread_tensor(struct view_walk *w, const char *why, const struct
     *u = (struct view_unread){ kept_name(w, at), arena_fmt(w->v->arena, "%s", at->path),
                                arena_fmt(w->v->arena, "%s", why) };
     if (w->r)
-        report_add(w->r, SEV_ERROR, "unread", w->v->path, ERR_NO_BYTE, u->name, "is not read: %s", why);
+        report_add(w->r, SEV_ERROR, "unread", w->v->path, ERR_NO_BYTE, u->name, "cannot be read: %s", why);
 }
 
 static void add_plain_value(struct view_walk *w, const struct pk *v, const struct view_place *at)
@@ -505,7 +505,7 @@ int view_lookup(const struct view *v, const char *name, int state, const struct 
         return -1;
     for (int k = 0; k < v->n_unread && i < 0; k++)
         if (strcmp(v->unread[k].name, name) == 0) {
-            err_data(e, v->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", name, v->unread[k].why);
+            err_data(e, v->path, ERR_NO_BYTE, "parameter '%s': cannot be read: %s", name, v->unread[k].why);
             return -1;
         }
     for (int k = i + 1; k < v->n && i >= 0 && v->tensor[i].path && strcmp(v->tensor[i].path, name) != 0; k++)

@@ -236,7 +236,8 @@ static int compare_certificate(const struct list *l, const char *dir, struct err
 
         if (x->verdict == DROPPED || x->after.crc == x->expected.crc)
             continue;
-        err_data(e, dir, ERR_NO_BYTE, "parameter %s: %s has digest %08x, expected %08x (%s)", x->p->name,
+        err_data(e, dir, ERR_NO_BYTE, "parameter %s: %s has digest %08x, but the certificate lists %08x (%s)",
+                 x->p->name,
                  state_name(x->state), x->after.crc, x->expected.crc, verdict_names[x->verdict]);
         return -1;
     }
@@ -352,13 +353,13 @@ static json_t *load_certificate(const char *path, struct err *e)
     if (last == buf || memcmp(last, tail, sizeof tail - 1) != 0)
         err_data(e, path, ERR_NO_BYTE, "is not a certificate: its crc32 is missing at the end");
     else if (memcmp(last + sizeof tail - 1, own, 8) != 0)
-        err_data(e, path, (uint64_t)(last - buf), "the certificate's own crc does not match (expected %s)", own);
+        err_data(e, path, (uint64_t)(last - buf), "the CRC-32 of the certificate does not match (expected %s)", own);
     else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))
-        err_data(e, path, (uint64_t)je.position, "no JSON: %s", je.text);
+        err_data(e, path, (uint64_t)je.position, "is not JSON: %s", je.text);
     else if (!(format = json_string_value(json_object_get(o, "format"))) ||
              strcmp(format, "shardkit-certificate") != 0 ||
              json_integer_value(json_object_get(o, "version")) != 1) {
-        err_data(e, path, ERR_NO_BYTE, "no certificate that this version reads");
+        err_data(e, path, ERR_NO_BYTE, "is not a certificate in the format of this version");
         json_decref(o);
         o = NULL;
     }
@@ -404,11 +405,12 @@ static void check_certified_tensor(struct source *s, const json_t *t, const char
     if (json_is_null(after) || (p && !p->state[st] && st == STATE_BF16 && !source_has_layer_files(s)))
         return;
     if (!p || !p->state[st])
-        report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name, "%s is in the certificate, but not here",
+        report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name,
+                   "the certificate lists %s, but the checkpoint does not have it",
                    state);
     else if (!json_shape_equals(json_object_get(t, "shape"), p) || strcmp(dtype, dtype_name(p->state[st]->dtype)) != 0)
-        report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name, "%s has another shape or type than in the "
-                   "certificate", state);
+        report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name,
+                   "%s has another shape or type than the certificate lists", state);
     else {
         p->digest[st] = crc;
         p->has_digest[st] = true;
@@ -434,7 +436,7 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
         for (int st = 0; st < STATE_N; st++)
             if (s->param[k].state[st] && !s->param[k].has_digest[st])
                 report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, s->param[k].name,
-                           "%s is here, but not in the certificate", state_name((enum state)st));
+                           "the checkpoint has %s, but the certificate does not list it", state_name((enum state)st));
     json_decref(o);
     return 0;
 }

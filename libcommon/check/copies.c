@@ -247,7 +247,7 @@ static void check_pieces(const struct source *s, const struct all_pieces *v, con
         reported[file] = true;
         report_add(r, severity_of(o, f->state, SEV_NOTE), "other_rank", files_name(s->files, file),
                    files_record(s->files, b->record)->at + b->at, s->param[i].name,
-                   "%s: a piece is the same as another rank's in %s: one rank's data is in two places",
+                   "%s: a piece equals that of another rank in %s, so the data of one rank are stored twice",
                    state_name((enum state)f->state), record_file_name(s, a->record));
     }
     free(reported);
@@ -342,8 +342,8 @@ static void check_layers(const struct source *s, const struct all_pieces *v, con
         reported[file] = true;
         report_add(r, severity_of(o, x->state, SEV_WARNING), "other_rank", files_name(s->files, file),
                    files_record(s->files, y->is.x.record)->at + y->is.x.at, q->name,
-                   "%s: a piece is the same as one of %s in %s, and other pieces of the two differ: one rank's data is "
-                   "in two places", state_name((enum state)x->state), p->name, record_file_name(s, x->is.x.record));
+                   "%s: a piece equals one of %s in %s, but other pieces of the two differ, so the data of one rank "
+                   "are stored twice", state_name((enum state)x->state), p->name, record_file_name(s, x->is.x.record));
     }
     free(sorted);
     free(reported);
@@ -490,8 +490,8 @@ static void check_vectors_of(const struct source *s, const struct source_file *o
         if (p)
             report_add(r, severity_of(o, st, SEV_WARNING), "other_rank", record_file_name(s, p[1].x.record),
                        ERR_NO_BYTE, NULL,
-                       "%s: the vector of record %s is the same as another rank's in %s: one rank's data is in two "
-                       "places",
+                       "%s: the vector of record %s equals that of another rank in %s, so the data of one rank are "
+                       "stored twice",
                        state_name((enum state)st), files_record(s->files, p[1].x.record)->name,
                        record_file_name(s, p[0].x.record));
     }
@@ -641,7 +641,7 @@ static void check_states(const struct source *s, const struct mismatch_opts *o, 
         reported[rec->file] = true;
         report_add(r, o->accept ? SEV_WARNING : SEV_ERROR, "other_rank", files_name(s->files, rec->file),
                    rec->at + found[i].piece->at, s->param[i].name,
-                   "%s is the same as %s: the data of one state is in two places, and that of the other is lost",
+                   "%s equals %s, so the data of one state are stored twice, and those of the other are lost",
                    state_name(found[i].second), state_name(found[i].first));
     }
     free(reported);

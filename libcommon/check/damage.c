@@ -285,7 +285,7 @@ int damage_check_read(const struct damage *d, struct err *e)
         if (d->why[i] == DAMAGE_UNREAD) {
             errno = d->sys[i];
             err_sys(e, files_name(d->s->files, files_record(d->s->files, i)->file), "cannot be read");
-            err_add(e, "; correct this first, because the contents of the file may be intact");
+            err_add(e, "; correct this first, because the contents of the file may be undamaged");
             return -1;
         }
     return 0;
@@ -310,12 +310,12 @@ char *damage_text(const struct damage *d, int record)
     case DAMAGE_LOST:
         return xstrdup("is missing or cannot be read");
     case DAMAGE_CUT:
-        return str_fmt("ends before its record %s does", rec->name);
+        return str_fmt("ends before the end of its record %s", rec->name);
     case DAMAGE_UNREAD:
-        return str_fmt("cannot be read: %s; correct this first, because the contents of the file may be intact",
+        return str_fmt("cannot be read: %s; correct this first, because the contents of the file may be undamaged",
                        strerror(d->sys[record]));
     case DAMAGE_CORRUPT:
-        return str_fmt("record %s is corrupt: it does not have its checksum", rec->name);
+        return str_fmt("record %s is corrupt, because its checksum does not match", rec->name);
     case DAMAGE_NONE:
         break;
     }

@@ -426,7 +426,7 @@ static void report_foreign_weights(const struct source *s, const struct sampled 
             continue;
         reported[v[i].weights_file] = true;
         report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
-                   "%llu of %llu sampled values differ from the rounded masters in %s: a file is damaged, or the files "
+                   "%llu of %llu sampled values differ from the rounded masters in %s; a file is damaged, or the files "
                    "are from different saves or ranks", (unsigned long long)v[i].weights.n_differ,
                    (unsigned long long)v[i].weights.n, files_name(s->files, v[i].masters_file));
     }
@@ -533,8 +533,9 @@ static void report_foreign_files(const struct source *s, struct compared_pieces 
     for (int i = 0; i < n; i++)
         if (of[i].foreign)
             report_add(r, SEV_NOTE, MISMATCH_FOREIGN_FILE, files_name(s->files, i), ERR_NO_BYTE, NULL,
-                       "is of another save: %llu of %llu pieces of it contradict files that agree with others; remove "
-                       "it, then it counts as lost (ckpt-inspect damage)", (unsigned long long)of[i].n_differ,
+                       "is from another save, because %llu of %llu pieces of it contradict files that agree with each "
+                       "other; remove the file, which then counts as lost (ckpt-inspect damage)",
+                       (unsigned long long)of[i].n_differ,
                        (unsigned long long)of[i].n);
     free(of);
 }

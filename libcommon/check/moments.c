@@ -203,7 +203,7 @@ void moments_report(const struct source *s, const char *param, int file, const s
                     enum severity severity, struct report *r)
 {
     report_add(r, severity, "moments", files_name(source_files(s), file), ERR_NO_BYTE, param,
-               "exp_avg is larger than exp_avg_sq allows in %llu of %llu values compared: the moments are from "
+               "exp_avg is larger than exp_avg_sq permits in %llu of %llu values compared, so the two moments are from "
                "different gradients", (unsigned long long)c->n_large, (unsigned long long)c->n);
 }
 

@@ -81,7 +81,7 @@ void replicas_text(const struct replicas *r, const char *path, const char *glob,
     if (r->n_params == 0 && glob)
         strbuf_addf(sb, "%s: no parameter that '%s' matches has more than one copy\n", path, glob);
     else if (r->n_params == 0)
-        strbuf_addf(sb, "%s: one copy of each parameter, nothing to compare\n", path);
+        strbuf_addf(sb, "%s: each parameter has only one copy, so there is nothing to compare\n", path);
     else if (r->in_sync)
         strbuf_addf(sb, "compared %d parameter%s, %s: all in sync\n", r->n_params, plural,
                     bytes_text(r->read_bytes, size));

@@ -36,14 +36,14 @@ static char *param_unlike(const struct param *p, const struct source *from)
     if (!q)
         return str_fmt("it has no %s", p->name);
     return shape_equal(q->ndim, q->shape, p->ndim, p->shape)
-               ? NULL : str_fmt("its %s has shape %s, expected %s", p->name, shape_text(q->ndim, q->shape, a),
+               ? NULL : str_fmt("its %s has shape %s instead of %s", p->name, shape_text(q->ndim, q->shape, a),
                                 shape_text(p->ndim, p->shape, b));
 }
 
 static char *number_unlike(const char *what, int64_t found, int64_t expected)
 {
     return found > 0 && expected > 0 && found != expected
-               ? str_fmt("its %s is %lld, expected %lld", what, (long long)found, (long long)expected) : NULL;
+               ? str_fmt("its %s is %lld instead of %lld", what, (long long)found, (long long)expected) : NULL;
 }
 
 /*
@@ -59,7 +59,7 @@ static char *architecture_unlike(const struct model_config *expected, const stru
     if (!why)
         why = number_unlike("ffn_hidden_size", found->ffn_hidden, expected->ffn_hidden);
     if (!why && *found->position && *expected->position && strcmp(found->position, expected->position) != 0)
-        why = str_fmt("its position embedding is %s, expected %s", found->position, expected->position);
+        why = str_fmt("its position embedding is %s instead of %s", found->position, expected->position);
     return why;
 }
 
@@ -99,9 +99,9 @@ static char *groups_unlike(const struct source *s, const struct source *from)
 
     if (optim_groups_read(s, a, &x, &ignored) == 0 && optim_groups_read(from, a, &y, &ignored) == 0 && x.n && y.n &&
         x.how == OPTIM_GROUPS_LISTED && y.how == OPTIM_GROUPS_LISTED) {
-        why = split_group(&x, &y, "two groups, expected in one");
+        why = split_group(&x, &y, "two groups instead of one");
         if (!why)
-            why = split_group(&y, &x, "one group, expected in two");
+            why = split_group(&y, &x, "one group instead of two");
     }
     arena_free(a);
     return why;
@@ -123,7 +123,7 @@ int salvage_check_from(const struct source *s, const struct source *from, struct
         why = groups_unlike(s, from);
     if (!why)
         return 0;
-    err_data(e, from->path, ERR_NO_BYTE, "is not of the run of %s: %s", s->path, why);
+    err_data(e, from->path, ERR_NO_BYTE, "is not a checkpoint of the run of %s: %s", s->path, why);
     free(why);
     return -1;
 }

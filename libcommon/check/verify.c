@@ -75,7 +75,8 @@ static void check_sums_there(const struct source *s, struct report *r)
 {
     if (!source_has_checksums(s) && !source_file(s, MANIFEST_NAME))
         report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
-                   "HDF5 files have no checksums and there is no manifest, so corrupt tensor data cannot be detected");
+                   "HDF5 files have no checksums and there is no manifest.json, so damaged tensor data cannot be "
+                   "detected");
 }
 
 /*
@@ -214,7 +215,7 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
     if (o->runs)
         *o->runs = (struct verify_runs){0};
     if (file && str_ends(path, ".h5") && !str_ends(path, "index.h5")) {
-        err_usage(e, "%s: one parameter's .h5 has no checksums of its own; verify the checkpoint's folder", path);
+        err_usage(e, "%s: the .h5 file of one parameter has no checksums; verify the folder of the checkpoint", path);
         return -1;
     }
     if (file && str_ends(path, "index.h5")) {
@@ -223,7 +224,7 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
         file = false;
     }
     if (file && o->certificate) {
-        err_usage(e, "%s: --certificate needs a complete checkpoint, not a part of one", path);
+        err_usage(e, "%s: --certificate needs a complete checkpoint, not a single file", path);
         return -1;
     }
     rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);

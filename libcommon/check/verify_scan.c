@@ -461,7 +461,7 @@ static bool sizes_possible(struct source *s, const struct scan_item *item, int n
     if (tensors <= files)
         return true;
     report_add(r, SEV_ERROR, "overlap", NULL, ERR_NO_BYTE, NULL,
-               "the tensors have %llu bytes, their files only %llu: they overlap",
+               "the tensors have %llu bytes, but their files only %llu, so tensors overlap",
                (unsigned long long)tensors, (unsigned long long)files);
     return false;
 }

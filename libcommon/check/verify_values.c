@@ -379,8 +379,9 @@ static void check_passed_tensor(struct values_check *v, int i)
 
     if (!is_corrupt_map(v, it->map)) {
         if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
-            report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, of.param, "%s has digest %08x, expected %08x",
-                       what, it->crc, p->param->digest[p->state]);
+            report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, of.param,
+                       "%s has digest %08x, but the manifest lists %08x", what, it->crc,
+                       p->param->digest[p->state]);
         verdict_values(&of, &counts, v->r);
         if (!p->tied)
             verdict_replicas(&of, it->n_differ, v->o->allow_drift, v->r);

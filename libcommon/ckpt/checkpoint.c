@@ -74,7 +74,7 @@ void source_add_unread(struct source *s, const struct source_opts *o, struct rep
     s->unread[s->n_unread++] = (struct source_unread){ .name = arena_fmt(s->arena, "%s", name),
                                                        .why = arena_fmt(s->arena, "%s", why) };
     report_add(r, o->skip_unreadable ? SEV_WARNING : SEV_ERROR, "unread", spot.file, spot.at, name, "%s: %s",
-               o->skip_unreadable ? "is left out" : "is not read", why);
+               o->skip_unreadable ? "is omitted" : "cannot be read", why);
 }
 
 void source_drop_moments(struct source *s)

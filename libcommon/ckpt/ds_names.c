@@ -114,7 +114,7 @@ void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *pa
     if (saved_as(pt, &was, &name) && (was.kind != is->kind || was.layer != is->layer || was.tp != is->tp ||
                                       was.mp != is->mp || was.dp != is->dp))
         report_add(r, severity, "other_rank", path, ERR_NO_BYTE, NULL,
-                   "was saved as %s (the name inside it): another file under this name", name);
+                   "was saved as %s (the name inside the file), so it is another file under this name", name);
     free(name);
 }
 

@@ -165,7 +165,7 @@ static void check_experts_of_kind(const struct experts_check *c, const struct ex
 
         if (i > 0 && i < n && t[i - 1].expert == expert) {
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[i].name,
-                       "is of expert %d, as %s is", expert, t[i - 1].name);
+                       "belongs to expert %d, as %s does", expert, t[i - 1].name);
             continue;
         }
         if (missing < 0 && due < expert && due < n_experts)
@@ -183,7 +183,7 @@ static void check_experts_of_kind(const struct experts_check *c, const struct ex
     }
     if (t[n - 1].expert >= n_experts)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[n - 1].name,
-                   "is of expert %d, and config.json states %d experts", t[n - 1].expert, n_experts);
+                   "belongs to expert %d, but config.json has %d experts", t[n - 1].expert, n_experts);
 }
 
 static void check_numbered_experts(const struct experts_check *c)
@@ -213,7 +213,7 @@ static void check_fused_experts(const struct experts_check *c)
         for (size_t k = 0; rest && k < sizeof begins / sizeof *begins; k++)
             if (str_starts(rest, begins[k]) && !strchr(rest, '.') && p->ndim >= 2 && p->shape[0] != c->n_stated)
                 report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
-                           "holds %lld experts, and config.json states %lld", (long long)p->shape[0],
+                           "holds %lld experts, but config.json has %lld", (long long)p->shape[0],
                            (long long)c->n_stated);
     }
 }
@@ -226,7 +226,7 @@ static void check_layers_with_experts(const struct experts_check *c)
 
         if (!c->has_expert[l] && kind == LAYER_EXPERTS)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                       "layer %d has no tensor of an expert, and config.json states %lld experts for it", l,
+                       "layer %d has no tensor of an expert, but config.json has %lld experts for it", l,
                        (long long)c->n_stated);
         if (c->has_expert[l] && kind == LAYER_DENSE)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,

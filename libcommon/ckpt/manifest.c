@@ -114,8 +114,8 @@ static json_t *load_json(const struct source *s, struct report *r, struct err *e
     if (!f)
         return NULL;
     if (size > MANIFEST_MAX || size < sizeof tail + 8) {
-        report_add(r, SEV_ERROR, "manifest", name, ERR_NO_BYTE, NULL, "has %llu bytes, not a manifest's size",
-                   (unsigned long long)size);
+        report_add(r, SEV_ERROR, "manifest", name, ERR_NO_BYTE, NULL,
+                   "has %llu bytes, which cannot be the size of a manifest", (unsigned long long)size);
         return NULL;
     }
     buf = xcalloc(1, size + 1);
@@ -126,12 +126,12 @@ static json_t *load_json(const struct source *s, struct report *r, struct err *e
         if (memcmp(last, tail, sizeof tail - 1) != 0 || memcmp(last + sizeof tail - 1, hex, 8) != 0 ||
             memcmp(last + sizeof tail + 7, "\"\n}\n", 4) != 0)
             report_add(r, SEV_ERROR, "manifest", name, (uint64_t)(last - buf), NULL,
-                       "the manifest's own crc does not match (expected %s)", hex);
+                       "the CRC-32 of the manifest does not match (expected %s)", hex);
         else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))
-            report_add(r, SEV_ERROR, "manifest", name, (uint64_t)je.position, NULL, "no JSON: %s", je.text);
+            report_add(r, SEV_ERROR, "manifest", name, (uint64_t)je.position, NULL, "is not JSON: %s", je.text);
         else if (json_integer_value(json_object_get(o, "version")) != 1)
             report_add(r, SEV_ERROR, "manifest", name, ERR_NO_BYTE, NULL,
-                       "has version %lld, expected 1: a later release wrote it",
+                       "has version %lld instead of 1, so a later release wrote it",
                        (long long)json_integer_value(json_object_get(o, "version")));
     }
     free(buf);
@@ -229,7 +229,8 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
     if (weights_only && st >= 0 && st != STATE_BF16 && (!p || !p->state[st]))
         return;
     if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
-        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s, which is not in the checkpoint",
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name,
+                   "lists state %s, but the checkpoint does not have it",
                    state ? state : "(none)");
     else if (!is_listed_shape(json_object_get(t, "shape"), p))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists another shape than the checkpoint has");
@@ -456,13 +457,13 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
          * only states that are not needed.
          */
         report_add(r, s->weights_only && may_hold_tensors(name) ? SEV_WARNING : SEV_ERROR, "file_missing", name,
-                   ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
+                   ERR_NO_BYTE, NULL, "is missing, but the manifest lists it");
         return 0;
     }
     size = files_size(s->files, x.file);
     if (size != want) {
         report_add(r, SEV_ERROR, "file_size", files_name(s->files, x.file), ERR_NO_BYTE, NULL,
-                   "has %llu bytes, the manifest lists %llu", (unsigned long long)size, (unsigned long long)want);
+                   "has %llu bytes, but the manifest lists %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
     if (is_left_out(s, x.file, k))
@@ -471,7 +472,7 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
         return -1;
     if (x.sum.acc != crc)
         report_add(r, SEV_ERROR, "file_crc", files_name(s->files, x.file), ERR_NO_BYTE, NULL,
-                   "is not what was written (crc %08x, expected %08x)", x.sum.acc, crc);
+                   "differs from what was written (crc %08x, expected %08x)", x.sum.acc, crc);
     return 0;
 }
 

@@ -13,8 +13,8 @@ int optim_groups_adam_alone(const struct source *s, struct err *e)
 {
     if (!s->run.more_states)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "its optimizer keeps %s, which only files of this number of ranks hold: masters "
-             "alone go to another form (export-hf --dtype fp32), or weights (reshape --weights-only)",
+    err_data(e, s->path, ERR_NO_BYTE, "the optimizer stores %s, which cannot be converted to another number of ranks; "
+                                      "export-hf --dtype fp32 writes the masters, reshape --weights-only the weights",
              s->run.more_states);
     return -1;
 }
@@ -88,8 +88,8 @@ void optim_groups_report_rule(const struct source *s, const struct optim_groups 
 {
     if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "has the settings of the optimizer's %d groups but not their parameters: by Megatron's standard "
-                   "rule, biases and vectors are assigned to the group without weight decay", g->n);
+                   "does not record the parameters of the %d groups of its optimizer; by Megatron's standard rule, "
+                   "biases and vectors are assigned to the group without weight decay", g->n);
 }
 
 struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n)

@@ -395,7 +395,7 @@ static void check_claim(const struct source *s, const char *param, const char *w
 {
     if (claimed > 0 && found > 0 && claimed != found)
         report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, param,
-                   "the training arguments list %s %lld, the tensors have %lld", what, (long long)claimed,
+                   "the training arguments list %s %lld, but the tensors have %lld", what, (long long)claimed,
                    (long long)found);
 }
 
@@ -502,12 +502,13 @@ static void check_counters(const struct source *s, struct report *r)
     if (pk_as_int(pk_get(root, "iteration"), &iteration) && pk_as_int(pk_get(root, "global_steps"), &steps) &&
         iteration != steps)
         report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
-                   "records iteration %lld and global_steps %lld: one of them was changed, or the run started at "
-                   "another step than the engine; ckpt-edit retag --step N sets both", (long long)iteration,
+                   "records iteration %lld and global_steps %lld: one of them was changed, or the run started at a "
+                   "step other than that of the engine; ckpt-edit retag --step N sets both", (long long)iteration,
                    (long long)steps);
     else if (named >= 0 && s->run.iteration >= 0 && named != s->run.iteration)
         report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
-                   "records step %lld, its name has %lld: rename it, or ckpt-edit retag --step N sets the counters",
+                   "records step %lld, but its name has step %lld; rename it, or set the counters with ckpt-edit retag "
+                   "--step N",
                    (long long)s->run.iteration, (long long)named);
     check_optimizer_step(s, root, r);
 }
@@ -545,11 +546,11 @@ static void check_precision(const struct source *s, struct report *r)
                    "the training arguments state both bf16 and fp16");
     else if (has_other_weights(s, want, &found))
         report_add(r, SEV_WARNING, "precision", s->path, ERR_NO_BYTE, NULL,
-                   "the training arguments state bf16 %s and fp16 %s, the weights are %s", bf16 ? "true" : "false",
+                   "the training arguments state bf16 %s and fp16 %s, but the weights are %s", bf16 ? "true" : "false",
                    fp16 ? "true" : "false", dtype_torch_name(found));
     else if (type && !pk_is_none(type) && !pk_is_class(type, "torch", dtype_torch_name(want)))
         report_add(r, SEV_WARNING, "precision", s->path, ERR_NO_BYTE, NULL,
-                   "the training arguments state bf16 %s and fp16 %s, which params_dtype contradicts",
+                   "the training arguments state bf16 %s and fp16 %s, but params_dtype contradicts this",
                    bf16 ? "true" : "false", fp16 ? "true" : "false");
 }
 

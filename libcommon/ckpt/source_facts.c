@@ -93,7 +93,7 @@ int source_one_model(const struct source *s, struct err *e)
         return 0;
     for (int i = 0; i < s->n_models; i++)
         strbuf_addf(&list, "%s%s", i ? ", " : "", *s->model[i] ? s->model[i] : "'' (names without a prefix)");
-    err_usage(e, "%s: holds several models: select one with --model PREFIX, one of %s",
+    err_usage(e, "%s: holds several models; select one with --model PREFIX: %s",
               s->path, list.buf);
     strbuf_free(&list);
     return -1;
@@ -185,8 +185,8 @@ int source_in_torch(const struct source *s, struct err *e)
 
         if (!m || dtype_is_in_torch(m->dtype))
             continue;
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, a type that torch lacks; only safetensors hold it, "
-                 "which export-hf writes", p->name, dtype_name(m->dtype));
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has type %s, which torch does not have; export-hf writes it "
+                                          "to safetensors", p->name, dtype_name(m->dtype));
         return -1;
     }
     return 0;

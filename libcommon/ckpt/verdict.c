@@ -89,9 +89,10 @@ void verdict_tied(const struct verdict_of *of, const struct stats_diff *d, struc
 
     if (d->n_differ)
         report_add(r, rounding ? SEV_WARNING : of->severity, "tied", of->file, ERR_NO_BYTE, of->param,
-                   "%s of the last stage differs from the first stage's in %llu of %llu %s, by %.9g at most%s",
+                   "%s of the last stage differs from that of the first stage in %llu of %llu %s, by %.9g at most%s",
                    of->what, (unsigned long long)d->n_differ, (unsigned long long)d->n, unit(of), d->max_abs,
-                   rounding ? ", which is rounding; the first stage's copy is used" : ": more than rounding explains");
+                   rounding ? ", which is rounding; the copy of the first stage is used" : ", which is more than "
+                                                                                           "rounding");
 }
 
 void verdict_replicas(const struct verdict_of *of, uint64_t n, bool drift, struct report *r)

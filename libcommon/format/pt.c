@@ -681,7 +681,7 @@ static void check_pt_unread(const struct pt *pt, const char *file_name, bool dte
         /* If v is any other value, pt_check_classes() has already reported its class. */
         if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
             !(dtensors && pt_kind_dtensor(v, &ignored, &ignored, &ignored)) && pt_unread(pt, v, &what))
-            report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);
+            report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "cannot be read: %s", what.buf);
         strbuf_free(&what);
     }
 }

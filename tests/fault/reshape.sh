@@ -98,7 +98,7 @@ check "it holds" ckpt-inspect verify -q --certificate "$W/proof" "$W/kept"
 check "another step" reshape -q --zero-moments "$tag" "$W/zeroed"
 check_exit "moments lost" 1 "exp_avg_sq has digest" ckpt-inspect verify --certificate "$W/proof" "$W/zeroed"
 sed 's/"verdict":"equal"/"verdict":"equaI"/' "$W/proof" >"$W/forged"
-check_exit "a forged certificate" 1 "own crc does not match" ckpt-inspect verify --certificate "$W/forged" "$W/kept"
+check_exit "a forged certificate" 1 "the CRC-32 of the certificate does not match" ckpt-inspect verify --certificate "$W/forged" "$W/kept"
 for keep in 0 10 500; do
     head -c $keep "$W/proof" >"$W/cut"
     check_exit "a certificate cut to $keep bytes" 1 "certificate" ckpt-inspect verify --certificate "$W/cut" "$W/kept"
