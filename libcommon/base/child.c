@@ -50,7 +50,7 @@ static int open_streams(struct child_streams *s, const struct child_call *c, str
     s->out = c->out_fd > 0 ? fcntl(c->out_fd, F_DUPFD_CLOEXEC, 3) : memfd_create("child-out", MFD_CLOEXEC);
     s->err = memfd_create("child-err", MFD_CLOEXEC);
     if (open_child_input(s, c) < 0 || s->out < 0 || s->err < 0) {
-        err_sys(e, c->argv[0], "cannot be given its input");
+        err_sys(e, c->argv[0], "cannot create the pipe for its input");
         return -1;
     }
     return 0;
@@ -211,7 +211,7 @@ static int wait_for(const struct child_call *c, struct child_feed *f, pid_t chil
         if (c->stopped && c->stopped())
             err_stop(e);
         else if (c->limit_s > 0 && clock_s() - begun > c->limit_s)
-            err_data(e, c->argv[0], ERR_NO_BYTE, "has not ended within %.0f s, and was killed", c->limit_s);
+            err_data(e, c->argv[0], ERR_NO_BYTE, "did not end within %.0f s and was killed", c->limit_s);
         else if (f->failed && f->e.sys != EPIPE)
             *e = f->e;
         if (e->kind) {

@@ -195,7 +195,7 @@ static int stat_regular(const char *path, struct stat *st, struct err *e)
         return -1;
     }
     if (!S_ISREG(st->st_mode)) {
-        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+        err_data(e, path, ERR_NO_BYTE, "is not a regular file");
         return -1;
     }
     return 0;
@@ -230,7 +230,7 @@ int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t si
     if (stat_regular(path, &st, e) < 0)
         return -1;
     if (!add_u64(at, size, &end) || end > (uint64_t)st.st_size) {
-        err_data(e, path, at, "%s has %llu bytes, the file ends at %llu", name,
+        err_data(e, path, at, "%s has %llu bytes, but the file ends at byte %llu", name,
                  (unsigned long long)size, (unsigned long long)st.st_size);
         return -1;
     }
@@ -591,7 +591,7 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
     int fd, rc;
 
     if (at > x->size || n > x->size - at) {
-        err_data(e, x->name, at, "cut short: %zu bytes expected, the file has %llu", n,
+        err_data(e, x->name, at, "is too short: %zu bytes expected, the file has %llu", n,
                  (unsigned long long)x->size);
         return -1;
     }
@@ -606,7 +606,7 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
         return -1;
     rc = read_exactly(fd, buf, n, x->base + at);
     if (rc < 0 && errno == 0)
-        err_data(e, x->name, at, "cut short while we read: %zu bytes expected", n);
+        err_data(e, x->name, at, "became shorter while it was read: %zu bytes expected", n);
     else if (rc < 0)
         err_sys(e, x->name, "cannot read %zu bytes at byte %llu", n, (unsigned long long)at);
     files_fd_done(f, file);
@@ -750,7 +750,7 @@ int file_open_regular(const char *path, struct stat *st, struct err *e)
     if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode))
         return fd;
     if (fd >= 0 && fstat(fd, st) == 0)
-        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+        err_data(e, path, ERR_NO_BYTE, "is not a regular file");
     else
         err_sys(e, path, "cannot open");
     if (fd >= 0)
@@ -767,7 +767,7 @@ char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e)
     if (fd < 0)
         return NULL;
     if ((uint64_t)st.st_size > max) {
-        err_data(e, path, ERR_NO_BYTE, "has %lld bytes, at most %llu are expected here",
+        err_data(e, path, ERR_NO_BYTE, "has %lld bytes, but at most %llu are supported",
                  (long long)st.st_size, (unsigned long long)max);
         goto out;
     }
@@ -806,7 +806,7 @@ int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)
     /* Not every file system can allocate blocks in advance. If this one cannot, only the length is set. */
     if (fallocate(fd, 0, 0, (off_t)size) < 0 &&
         (errno == ENOSPC || errno == EFBIG || errno == EDQUOT || ftruncate(fd, (off_t)size) < 0)) {
-        err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)size);
+        err_sys(e, path, "cannot allocate %llu bytes on the disk", (unsigned long long)size);
         rc = -1;
     }
     close(fd);
@@ -954,7 +954,7 @@ int file_replace_sweep(const char *path, struct err *e)
         if (str_starts(ent->d_name, start) && file_is_half_written(ent->d_name) &&
             strcmp(ent->d_name + n + strspn(ent->d_name + n, "0123456789"), ".part") == 0 &&
             unlinkat(dirfd(d), ent->d_name, 0) < 0 && errno != ENOENT) {
-            err_sys(e, dir, "cannot remove %s, which a killed process left", ent->d_name);
+            err_sys(e, dir, "cannot remove %s, which an interrupted process left", ent->d_name);
             rc = -1;
         }
     if (d)
@@ -1051,7 +1051,7 @@ static int make_one(const char *path, struct err *e)
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return 0;
     errno = ENOTDIR;
-    err_sys(e, path, "stands where a folder is needed");
+    err_sys(e, path, "exists, but is not a folder");
     return -1;
 }
 

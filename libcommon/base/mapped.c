@@ -102,7 +102,7 @@ static void catch_faults(void)
 
 static int report_file_cut_short(const struct mapped *m, uint64_t at, uint64_t size, struct err *e)
 {
-    err_data(e, m->path, at, "cut short while in use: it had %llu bytes when it was opened, it has %llu now",
+    err_data(e, m->path, at, "became shorter while in use: it had %llu bytes when it was opened, now it has %llu",
              (unsigned long long)m->size, (unsigned long long)size);
     return -1;
 }

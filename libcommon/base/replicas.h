@@ -12,6 +12,7 @@ enum replica_policy {
 };
 
 /* The end of a message about copies that disagree. It lists what the user can do. */
-#define REPLICAS_NEXT_STEP "--replicas average, first or majority resolves this, merge-tp --check lists the differences"
+#define REPLICAS_NEXT_STEP \
+    "--replicas average, first or majority defines the value, merge-tp --check lists the differences"
 
 #endif

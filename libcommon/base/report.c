@@ -72,7 +72,7 @@ void report_add_lost(struct report *r, const char *param, struct err *e)
     const bool refused = err_is_refused(e);
 
     report_add(r, refused ? SEV_ERROR : SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, param, "%s%s", e->msg,
-               refused ? "; correct this first, because the contents of the file may be intact" : "");
+               refused ? "; correct this first, because the contents of the file may be undamaged" : "");
     err_clear(e);
 }
 

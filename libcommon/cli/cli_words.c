@@ -57,7 +57,7 @@ int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const
     /* The command would ignore this option, so it is reported as an error. */
     for (int i = 0; i < w->n_rows; i++)
         if (!(w->row[i]->marks & c->mark))
-            return cli_usage(cli, "%s takes no --%s", c->name, w->row[i]->name);
+            return cli_usage(cli, "%s does not accept the option --%s", c->name, w->row[i]->name);
     if (n < c->min_args)
         return cli_usage(cli, "%s", c->missing);
     if (n > c->max_args)

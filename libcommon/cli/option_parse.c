@@ -74,7 +74,7 @@ static int parse_option_values(struct parser *p, struct option_given *g, char *v
     int rc, which = 0;
 
     if (value && most_values(r) == 0 && kind != OPTION_REFUSED) {
-        err_usage(e, "--%s takes no value", r->name);
+        err_usage(e, "--%s accepts no value", r->name);
         return -1;
     }
     g->n = value ? 1 : n_values(p, r);
@@ -170,7 +170,7 @@ static int parse_operand(const struct option_table *o, const char *word, struct 
     for (const struct option_row *r = o->operands; r && r->name; r++)
         strbuf_addf(&all, "%s%s", all.len ? " and " : "", r->name);
     if (all.len)
-        err_usage(e, "more than %s given", all.buf);
+        err_usage(e, "more than %s were given", all.buf);
     else
         err_usage(e, "'%s' is not the value of an option", word);
     strbuf_free(&all);

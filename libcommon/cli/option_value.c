@@ -42,7 +42,7 @@ static int set_int_field(const struct option_row *r, void *out, const char *word
     if (parse_int(word, INT64_MIN + 1, INT64_MAX, &v) < 0)
         return refuse_option_word(label, word, "a whole number", e);
     if ((double)v < r->min || (double)v > r->max) {
-        err_usage(e, "%s: %s is out of range: expected %.0f to %.0f", label, word, r->min, r->max);
+        err_usage(e, "%s: %s is out of range; the value must be from %.0f to %.0f", label, word, r->min, r->max);
         return -1;
     }
     if (r->size == sizeof(int))
@@ -81,7 +81,7 @@ static int set_real_field(const struct option_row *r, double *out, const char *w
     if (end == text || *end || !isfinite(v))
         return refuse_option_word(label, word, "a number", e);
     if (v < r->min || v > r->max) {
-        err_usage(e, "%s: %s is out of range: expected %g to %g", label, word, r->min, r->max);
+        err_usage(e, "%s: %s is out of range; the value must be from %g to %g", label, word, r->min, r->max);
         return -1;
     }
     *out = v;
@@ -102,7 +102,7 @@ static int set_word(const struct option_row *r, int *out, const char *word, cons
         }
         strbuf_addf(&expected, "%s%.*s", i == 0 ? "" : p[len] ? ", " : " or ", len, p);
     }
-    err_usage(e, "%s: '%s' is not supported: expected %s", label, word, expected.buf);
+    err_usage(e, "%s: '%s' is not supported; the value must be %s", label, word, expected.buf);
     strbuf_free(&expected);
     return -1;
 }

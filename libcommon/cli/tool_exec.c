@@ -43,6 +43,6 @@ void tool_exec(const char *tool, char **argv, struct err *e)
         execv(path, argv);
     else
         execvp(tool, argv);
-    err_sys(e, path ? path : tool, "cannot be run; it is installed with the other tools of shardkit");
+    err_sys(e, path ? path : tool, "cannot be started; it must be installed together with the other tools of shardkit");
     free(path);
 }

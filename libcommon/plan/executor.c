@@ -190,8 +190,8 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     /* The kernel allocates the pages of a buffer when it is first used, so a small plan needs little memory. */
     mem = mmap(NULL, mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem == MAP_FAILED) {
-        err_sys(e, "buffers", "cannot have %llu bytes of memory", (unsigned long long)mem_bytes);
-        err_add(e, "; a smaller --mem needs less");
+        err_sys(e, "buffers", "cannot allocate %llu bytes of memory", (unsigned long long)mem_bytes);
+        err_add(e, "; give a smaller --mem");
         return -1;
     }
     madvise(mem, mem_bytes, MADV_HUGEPAGE);

@@ -167,7 +167,7 @@ static int read_combined_copies(struct reader *r, uint64_t from, uint64_t len, v
         const struct record *rec = files_record(r->files, r->map->slice[0].extent[0].record);
 
         err_data(e, files_name(r->files, rec->file), rec->at + r->map->slice[0].extent[0].at,
-                 "the %d tensor-parallel copies disagree; " REPLICAS_NEXT_STEP, n);
+                 "the %d tensor-parallel copies differ; " REPLICAS_NEXT_STEP, n);
         rc = -1;
     }
     free(copy);

@@ -39,7 +39,7 @@ static int check_space(const struct source *s, const struct sink *k, const struc
         char a[16], b[16];
 
         errno = ENOSPC;
-        err_sys(e, st->out, "needs %s, %s are free%s%s", bytes_text(need, a), bytes_text(room, b),
+        err_sys(e, st->out, "needs %s, but only %s are free%s%s", bytes_text(need, a), bytes_text(room, b),
                 k->room_advice ? "; " : "", k->room_advice ? k->room_advice : "");
         return -1;
     }
@@ -281,7 +281,7 @@ static void report_drift(struct conversion *r)
         if (!differ[i])
             continue;
         r->res->n_drifted++;
-        text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
+        text = str_fmt("parameter %s: %s: tensor-parallel copies differ in %llu elements",
                        r->src->param[i / STATE_N].name, state_name((enum state)(i % STATE_N)),
                        (unsigned long long)differ[i]);
         conversion_warn(r, text);
@@ -358,13 +358,14 @@ static int check_manifest_digests(const struct conversion *r, struct err *e)
 
         if (!p->has_digest[t[i].state] || p->digest[t[i].state] == t[i].crc || !is_as_read(p, &t[i]))
             continue;
-        text = str_fmt("parameter %s: %s has digest %08x, %s lists %08x", p->name, state_name(t[i].state), t[i].crc,
+        text = str_fmt("parameter %s: %s has digest %08x, but %s lists %08x", p->name, state_name(t[i].state), t[i].crc,
                        MANIFEST_NAME, p->digest[t[i].state]);
         if (r->o->accept_mismatch)
             conversion_warn(r, text);
         else
-            err_data(e, r->src->path, ERR_NO_BYTE, "%s: a file was changed or exchanged; --accept-mismatch continues "
-                                                   "despite this, as does removing manifest.json", text);
+            err_data(e, r->src->path, ERR_NO_BYTE, "%s; a file was changed or exchanged; --accept-mismatch prints a "
+                                                   "warning instead and continues, as does removing manifest.json",
+                     text);
         rc = r->o->accept_mismatch ? 0 : -1;
         free(text);
     }
@@ -380,7 +381,7 @@ static int check_pointer(const char *out, const char *name, struct err *e)
     const bool bad = path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
 
     if (bad)
-        err_usage(e, "%s: is a folder, but the name of %s is to be written to this file: rename the folder", path, out);
+        err_usage(e, "%s: is a folder, but must be a file that contains the name of %s; rename the folder", path, out);
     free(path);
     free(dir);
     return bad ? -1 : 0;
@@ -397,7 +398,7 @@ static int point_latest_to_result(const struct staging *s, const char *name, str
             ;
     rc = file_replace(path, text, strlen(text), e);
     if (rc < 0)
-        err_add(e, "; %s is complete, only %s was not written", s->out, path);
+        err_add(e, "; %s is complete, but %s was not written", s->out, path);
     free(path);
     free(base);
     free(dir);
@@ -406,8 +407,8 @@ static int point_latest_to_result(const struct staging *s, const char *name, str
 
 static void report_kept_folder(const struct conversion *r)
 {
-    char *text = !r->stage.kept ? NULL : str_fmt("%s: what was replaced lies here: something in it is no part of a "
-                                                 "checkpoint", r->stage.kept);
+    char *text = !r->stage.kept ? NULL : str_fmt("%s: holds the replaced output, which was not removed because it "
+                                                 "contains a file that is not part of a checkpoint", r->stage.kept);
 
     if (text)
         conversion_warn(r, text);
@@ -542,7 +543,7 @@ out:
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))
-        err_add(e, "; %s is kept, --resume finishes it", r.stage.part);
+        err_add(e, "; %s was kept, --resume continues the conversion", r.stage.part);
     res->wall_s = clock_s() - start;
     staging_close(&r.stage);
     rendezvous_close(&m);

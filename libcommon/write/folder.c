@@ -251,7 +251,8 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
     pi->share.acc = it->share.acc;      /* so that the journal saves it */
     if (pi->n_overflow == 0 || !w->f.overflow)
         return 0;
-    err_data(e, source_path(k->src), ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16%s",
+    err_data(e, source_path(k->src), ERR_NO_BYTE, "parameter %s: %llu values are above 65504, the largest number of "
+                                                  "fp16%s",
              source_param_at(k->src, it->pub.param)->name, (unsigned long long)pi->n_overflow, w->f.overflow);
     return -1;
 }

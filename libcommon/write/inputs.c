@@ -117,11 +117,11 @@ static int check_input_outside(const struct out_folders *o, const struct input_p
     char *link = over < 0 ? find_link_into(o, in->path) : NULL;
 
     if (over >= 0 && path_same(out, in->path))
-        err_usage(e, "%s: is the input %s (%s): give OUT another name", out, in->path, in->name);
+        err_usage(e, "%s: is the input %s (%s); give another OUT", out, in->path, in->name);
     else if (over >= 0 && path_same(o->path[over], in->path))
-        err_usage(e, "%s: is made in the input %s (%s): give OUT another name", out, in->path, in->name);
+        err_usage(e, "%s: is inside the input %s (%s); give another OUT", out, in->path, in->name);
     else if (over >= 0 || link)
-        err_usage(e, "%s: contains the input %s (%s): give OUT another name", out, link ? link : in->path, in->name);
+        err_usage(e, "%s: contains the input %s (%s); give another OUT", out, link ? link : in->path, in->name);
     free(link);
     return e->kind == ERR_NONE ? 0 : -1;
 }
@@ -153,7 +153,7 @@ static int check_files_outside(const struct out_folders *o, const struct source 
 
         if (path && (!checked || strcmp(dir, checked) != 0 || (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))) &&
             find_folder_over(o, path) >= 0) {
-            err_usage(e, "%s: contains %s, which the input %s reads: give OUT another name", out, path, source_path(s));
+            err_usage(e, "%s: contains %s, which the input %s uses; give another OUT", out, path, source_path(s));
             rc = -1;
         }
         if (dir) {
@@ -176,7 +176,7 @@ int inputs_check_source(const char *name, const struct source *s, const char *ou
     if (strcmp(in, to) == 0)
         err_usage(e, "%s: is the input itself%s", out, of);
     else if (convert_path_lies_in(to, in))
-        err_usage(e, "%s: lies inside the input %s%s", out, source_path(s), of);
+        err_usage(e, "%s: is inside the input %s%s", out, source_path(s), of);
     else if (convert_path_lies_in(in, to) || find_folder_over(&o, source_path(s)) >= 0)
         err_usage(e, "%s: contains the input %s%s", out, source_path(s), of);
     else
@@ -219,9 +219,9 @@ int inputs_check_file(const struct inputs *l, const char *file, struct err *e)
         const struct input_path *in = &l->at[i];
 
         if (path_same(file, in->path))
-            err_usage(e, "%s: is the input %s (%s): give another name", file, in->path, in->name);
+            err_usage(e, "%s: is the input %s (%s); give another name", file, in->path, in->name);
         else if (is_file_in(&st, in->path))
-            err_usage(e, "%s: is a file of the input %s (%s): give another name", file, in->path, in->name);
+            err_usage(e, "%s: is a file of the input %s (%s); give another name", file, in->path, in->name);
     }
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -24,7 +24,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
         dir = up;
     }
     if (rc < 0)
-        err_sys(e, dir, "cannot get the free space");
+        err_sys(e, dir, "cannot determine the free space");
     else
         *bytes = (uint64_t)v.f_bavail * v.f_frsize;
     free(dir);

@@ -76,7 +76,7 @@ static char *rehearse(struct source *s, struct sink *k, struct err *e)
     char *dir = path_join(tmp && *tmp ? tmp : "/tmp", "shardkit-dry-run-XXXXXX");
 
     if (!mkdtemp(dir)) {
-        err_sys(e, dir, "cannot create the folder to rehearse in ($TMPDIR names another place)");
+        err_sys(e, dir, "cannot create the temporary folder for --dry-run; set TMPDIR to another folder");
         free(dir);
         return NULL;
     }
@@ -111,7 +111,8 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     required = max_u64(required, r->need_bytes);
     r->enough = r->free_bytes >= required;
     if (!r->enough)
-        snprintf(r->lack_text, sizeof r->lack_text, ": not enough, %s must be free", bytes_text(required, size));
+        snprintf(r->lack_text, sizeof r->lack_text, ": not enough, because %s must be free",
+                 bytes_text(required, size));
     if (dir_remove(dir, rc == 0 ? e : &ignored) < 0)
         rc = -1;
     free(dir);
@@ -136,9 +137,10 @@ static int compare_sizes(const char *dir, const char *out, struct err *e)
         if (stat(made, &want) < 0)
             err_sys(e, made, "cannot stat the file");
         else if (stat(there, &st) < 0)
-            err_usage(e, "%s: exists already and lacks %s, which the result has" KEEP_OR_FORCE, out, l.name[i]);
+            err_usage(e, "%s: exists already, but lacks %s, which this conversion would write" KEEP_OR_FORCE,
+                      out, l.name[i]);
         else if (st.st_size != want.st_size)
-            err_usage(e, "%s: exists already and is another result: %s has %lld bytes, expected %lld" KEEP_OR_FORCE,
+            err_usage(e, "%s: exists already and is another result: %s has %lld bytes instead of %lld" KEEP_OR_FORCE,
                       out, l.name[i], (long long)st.st_size, (long long)want.st_size);
         else
             rc = 0;
@@ -188,12 +190,12 @@ static int compare_tensors(const struct source *s, const json_t *want, const jso
             same = same && json_equal(json_object_get(x, key[k]), json_object_get(y, key[k]));
         if (!same || !is_other_tensor(s, y))
             continue;
-        err_usage(e, "%s: exists already and is made of other data: %s differs from the input" KEEP_OR_FORCE, out,
+        err_usage(e, "%s: exists already and was written from other data: %s differs from IN" KEEP_OR_FORCE, out,
                   json_string_value(json_object_get(y, "name")));
         return -1;
     }
     if (!same)
-        err_usage(e, "%s: exists already and has other tensors than the result" KEEP_OR_FORCE, out);
+        err_usage(e, "%s: exists already and has other tensors than this conversion would write" KEEP_OR_FORCE, out);
     return same ? 0 : -1;
 }
 
@@ -204,18 +206,18 @@ static int compare_manifests(const struct source *s, const json_t *want, const j
     char *text;
 
     if (!json_is_object(have)) {
-        err_usage(e, "%s: exists already, and no %s in it states what it was made of" KEEP_OR_FORCE, out,
+        err_usage(e, "%s: exists already, and it has no %s that names its input" KEEP_OR_FORCE, out,
                   MANIFEST_NAME);
         return -1;
     }
     if (!json_equal(json_object_get(want, "layout"), form)) {
-        err_usage(e, "%s: exists already and has the form %s, not %s" KEEP_OR_FORCE, out, json_string_value(form),
+        err_usage(e, "%s: exists already in the form %s instead of %s" KEEP_OR_FORCE, out, json_string_value(form),
                   json_string_value(json_object_get(want, "layout")));
         return -1;
     }
     if (!json_equal(json_object_get(want, "source"), from)) {
         text = json_dumps(from, JSON_COMPACT | JSON_ENCODE_ANY);
-        err_usage(e, "%s: exists already and was made of another input, %s, not of %s" KEEP_OR_FORCE, out,
+        err_usage(e, "%s: exists already and was written from another input, %s instead of %s" KEEP_OR_FORCE, out,
                   text ? text : "unknown", s->path);
         free(text);
         return -1;
@@ -232,7 +234,7 @@ static int check_older_input(const struct source *s, const char *manifest, const
         return 0;                       /* its absence was reported, or no manifest is made */
     for (int i = 0; i < s->n_files; i++)
         if (files_mtime_ns(s->files, s->file[i].file) > st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec) {
-            err_usage(e, "%s: exists already and is older than %s of the input" KEEP_OR_FORCE, out, s->file[i].name);
+            err_usage(e, "%s: exists already and is older than %s of IN" KEEP_OR_FORCE, out, s->file[i].name);
             return -1;
         }
     return 0;

@@ -128,7 +128,7 @@ static bool is_started_alone(const struct rendezvous *m, int limit, struct err *
 
     if (taken) {
         text = file_slurp(path, KEY_PART_MAX, &size, &ignored);
-        err_data(e, m->dir, ERR_NO_BYTE, "task %s does this conversion alone: not all tasks came in time",
+        err_data(e, m->dir, ERR_NO_BYTE, "task %s converts everything, because not all tasks started in time",
                  text ? text : "?");
         free(text);
     }
@@ -152,7 +152,7 @@ static int go_alone(const struct rendezvous *m, int task, int limit, struct err 
     unlink(path);                       /* this file was left by an earlier launch */
     if (touch_task_file(path, O_EXCL) < 0) {
         if (errno != EEXIST || !is_started_alone(m, limit, e))
-            err_sys(e, path, "cannot take this conversion");
+            err_sys(e, path, "cannot reserve this conversion for the tasks of this launch");
         rc = -1;
     }
     snprintf(text, sizeof text, "%d", task);

@@ -204,8 +204,8 @@ static const char *why_foreign(const struct look *k, const char *path, const str
 
 static int refuse_foreign_entry(const struct look *k, const char *path, const char *why, struct err *e)
 {
-    err_usage(e, "%s: holds %s%s, no part of a checkpoint: --force would not replace the folder; move it away, or give "
-              "another name", k->top, path, why);
+    err_usage(e, "%s: holds %s%s, which is not part of a checkpoint, so --force does not replace the folder; move it "
+                 "to another folder, or give another name", k->top, path, why);
     return -1;
 }
 
@@ -308,7 +308,8 @@ static int check_replaced_path(const char *path, enum replace_what what, const c
         return -1;
     }
     if (!S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s: is %s where a folder of ours is expected: move it away, or give another name", path,
+        err_usage(e, "%s: is %s, but must be a folder of this program; move it to another folder, or give another name",
+                  path,
                   S_ISLNK(st.st_mode) ? "a symbolic link" : "no folder");
         return -1;
     }

@@ -116,7 +116,7 @@ static int remove_job_leftovers(const char *dir, struct err *e)
 
     if (nftw(dir, sweep_entry, MAX_OPEN, FTW_PHYS) == 0)
         return 0;
-    err_sys(e, dir, "cannot remove what a killed run left");
+    err_sys(e, dir, "cannot remove files that an interrupted run left");
     return -1;
 }
 
@@ -176,9 +176,9 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
         return -1;
     }
     if (begun && !o->force) {
-        err_usage(e, "%s: is the unfinished result of a run that was stopped%s", s->part,
-                  same && !o->resume ? "; --resume finishes it, --force starts over"
-                                     : ", from another input or with other options; --force starts over");
+        err_usage(e, "%s: holds the unfinished result of an interrupted run%s", s->part,
+                  same && !o->resume ? "; --resume continues it, --force starts from the beginning"
+                                     : ", from another input or with other options; --force starts from the beginning");
         return -1;
     }
     /* Check both folders before removing either of them. */
@@ -332,13 +332,13 @@ static int check_out_is_folder(const char *out, struct err *e)
     struct stat st;
 
     if (!has_own_name(out))
-        err_usage(e, "%s: give OUT the name it shall have in its folder", out);
+        err_usage(e, "%s: must end with the name of the new folder", out);
     else if (lstat(out, &st) < 0)
         return 0;
     else if (S_ISLNK(st.st_mode))
-        err_usage(e, "%s: is a symbolic link, which is not replaced: name the folder that it leads to", out);
+        err_usage(e, "%s: is a symbolic link, which is never replaced; give the folder that it points to", out);
     else if (!S_ISDIR(st.st_mode))
-        err_usage(e, "%s: exists already and is not a folder: move it away, or give another name", out);
+        err_usage(e, "%s: exists already and is not a folder; move it to another folder, or give another name", out);
     else
         return 0;
     return -1;
@@ -416,7 +416,7 @@ int staging_wait(struct staging *s, const char *fingerprint, const struct stagin
         return -1;
     }
     if (rc < 0) {
-        err_data(e, s->job, ERR_NO_BYTE, "part 0 has not prepared this conversion within %d s", WAIT_LIMIT_MS / 1000);
+        err_data(e, s->job, ERR_NO_BYTE, "part 0 did not prepare this conversion within %d s", WAIT_LIMIT_MS / 1000);
         return -1;
     }
     s->resumed = true;

@@ -20,7 +20,7 @@ cut_short() {
     while kill -0 $job 2>/dev/null && [ $tenths -gt 0 ]; do sleep 0.1; tenths=$((tenths - 1)); done
     kill $job 2>/dev/null; wait $job; status=$?
     if [ $status -eq 1 ]; then pass; else fail "$name: exit status $status"; fi
-    if grep -q "^rank [01] (host .*) failed: .*$file: at byte $bytes: cut short while in use: it had " "$W/log"; then pass
+    if grep -q "^rank [01] (host .*) failed: .*$file: at byte $bytes: became shorter while in use: it had " "$W/log"; then pass
     else fail "$name: not said"; tail -n 5 "$W/log"; fi
 }
 cut_short "tokens, at once" text_document.bin 0

@@ -59,7 +59,7 @@ if mount -t tmpfs -o size=6m tmpfs "$W/small" 2>/dev/null; then
     # The result fits, but not what a conversion requires before it starts: the dry run reports that, too.
     mount -t tmpfs -o size=4600k tmpfs "$W/small"
     check_exit "barely too small a disk: the run refuses" 1 "needs 5.2 MB" reshape -q "$tag" "$W/small/out"
-    check_exit "barely too small a disk: so does the dry run" 1 "not enough, 5.2 MB must be free" \
+    check_exit "barely too small a disk: so does the dry run" 1 "not enough, because 5.2 MB must be free" \
         reshape -n "$tag" "$W/small/out"
     umount "$W/small"
     # The estimated space is free at first, and another file fills it during the write.

@@ -153,7 +153,7 @@ while kill -0 $pid 2>/dev/null && ! grep -q . "$W/narrow.part.job/journal.0" 2>/
 kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
 if [ -e "$W/narrow.part.job" ]; then resume=--resume; else resume=; fi
 # shellcheck disable=SC2086
-check_exit "fp16, gone on after a kill" 1 "beyond 65504" ckpt-edit -q cast fp16 $resume "$W/model" "$W/narrow"
+check_exit "fp16, gone on after a kill" 1 "above 65504" ckpt-edit -q cast fp16 $resume "$W/model" "$W/narrow"
 rm -rf "$W/model" "$W"/narrow*
 
 # A disk that becomes full: the checkpoint on it is unchanged.
@@ -164,7 +164,7 @@ if mount -t tmpfs -o size=60m tmpfs "$W/small" 2>/dev/null; then
     check_exit "a full disk" 1 "No space left" ckpt-edit -q zero --in-place '*' "$W/small/tag"
     check "a full disk: as it was" diff -r "$W/was" "$W/small/tag"
     truncate -s -4000000 "$W/small/neighbour"
-    check_exit "a full disk: the way that needs no room" 1 "--hard-links shares the files that stay" \
+    check_exit "a full disk: the way that needs no room" 1 "--hard-links shares unchanged files" \
         ckpt-edit -q set args.lr=1 "$W/small/tag" "$W/small/out"
     check "a full disk: hard links" ckpt-edit -q --hard-links set args.lr=1 "$W/small/tag" "$W/small/out"
     check "a full disk: as it was" diff -r "$W/was" "$W/small/tag"

@@ -73,12 +73,12 @@ fresh; rm "$d/$zero"; mkfifo "$d/$zero"; refused "a pipe instead of a file" "$ze
 
 # ---- paths ----
 fresh
-check_exit "OUT is a run's folder" 2 "holds global_step7, no part of a checkpoint" ds2universal -q "$d" "$W/sound"
+check_exit "OUT is a run's folder" 2 "holds global_step7, which is not part of a checkpoint" ds2universal -q "$d" "$W/sound"
 check "a conversion" ds2universal -q "$d" "$W/there"
 check_exit "OUT exists" 2 "exists already" ds2universal -q "$d" "$W/there"
 check_exit "OUT inside IN" 2 "inside the input" ds2universal -q "$d" "$d/out"
 check_exit "OUT contains IN" 2 "" ds2universal -q -f "$d" "$W/in"
 check_exit "IN is missing" 1 "No such file" ds2universal -q "$W/none" "$W/out"
 check "input untouched" diff -r "$W/in" "$W/sound"
-: > "$W/plain"; check_exit "OUT's folder cannot be made" 1 "stands where a folder is needed" ds2universal -q "$d" "$W/plain/out"
+: > "$W/plain"; check_exit "OUT's folder cannot be made" 1 "exists, but is not a folder" ds2universal -q "$d" "$W/plain/out"
 finish

@@ -16,16 +16,16 @@ helped() {
     name=$1
     shift
     check "$name" "$@" -q "$in" "$W/ref"
-    check_exit "$name: stopped" 130 "stopped by a signal; $W/out.part is kept, --resume finishes it" \
+    check_exit "$name: stopped" 130 "stopped by a signal; $W/out.part was kept, --resume continues the conversion" \
         $shim BADIO=pwrite:3:stop "$@" -q "$in" "$W/out"
     check "$name: resumed" "$@" -q --resume "$in" "$W/out"
     check "$name: the same" diff -r "$W/ref" "$W/out"
     rm -r "$W/out"
-    check_exit "$name: full disk" 1 "No space left on device; $W/out.part is kept, --resume finishes it" \
+    check_exit "$name: full disk" 1 "No space left on device; $W/out.part was kept, --resume continues the conversion" \
         $shim BADIO=pwrite:3+:28 "$@" -q "$in" "$W/out"
     check "$name: resumed on a free disk" "$@" -q --resume "$in" "$W/out"
     rm -r "$W/out"
-    check_exit "$name: no memory" 1 "Cannot allocate memory; a smaller --mem needs less" \
+    check_exit "$name: no memory" 1 "Cannot allocate memory; give a smaller --mem" \
         $shim BADIO=mmap:1+:12 "$@" -q "$in" "$W/out"
     check "$name: with less of it" "$@" -q --mem 8M -f "$in" "$W/out"
     rm -rf "$W"/out* "$W/ref"
@@ -34,10 +34,10 @@ helped() {
 # restores it), is another input.
 cp -rp "$in" "$W/repaired"
 for tool in "reshape --target-tp 1" ds2universal export-hf; do
-    check_exit "$tool: stopped before a repair" 130 "--resume finishes it" \
+    check_exit "$tool: stopped before a repair" 130 "--resume continues the conversion" \
         $shim BADIO=pwrite:3:stop $tool -q "$W/repaired" "$W/out"
     cp -p "$in"/layer_01-model_00-model_states.pt "$W/repaired/"
-    check_exit "$tool: resumed after a repair" 2 "from another input or with other options; --force starts over" \
+    check_exit "$tool: resumed after a repair" 2 "from another input or with other options; --force starts from the beginning" \
         $tool -q --resume "$W/repaired" "$W/out"
     rm -rf "$W"/out*
 done

@@ -62,7 +62,7 @@ pid=$!
 while kill -0 $pid 2>/dev/null && [ ! -e "$W/out.part" ]; do sleep 0.01; done
 kill -STOP $pid && echo mine >"$W/out/notes.txt" && kill -CONT $pid && wait $pid
 if [ -e "$W/out/notes.txt" ] || [ -e "$W/out.kept/notes.txt" ]; then pass; else fail "notes written meanwhile are gone"; fi
-[ ! -e "$W/out.kept" ] || check "what is kept is told" grep -q "out.kept: what was replaced lies here" "$W/said"
+[ ! -e "$W/out.kept" ] || check "what is kept is told" grep -q "out.kept: holds the replaced output" "$W/said"
 
 # Killed while the state files of the job were removed: OUT has its name, some state files are gone, and --resume
 # reports that OUT exists.

@@ -35,7 +35,7 @@ ln -s nowhere "$W/link"; echo mine >"$W/file"
 for save in link file; do
     "$BIN/train" $MODEL --save "$W/$save" >"$W/no_folder.log" 2>&1; status=$?
     check "--save is a $save: exit status 1, not $status" [ $status -eq 1 ]
-    check "--save is a $save: said" grep -q "^train: $W/$save: stands where a folder is needed" "$W/no_folder.log"
+    check "--save is a $save: said" grep -q "^train: $W/$save: exists, but is not a folder" "$W/no_folder.log"
 done
 check "--save is a file: as it was" [ "$(cat "$W/file")" = mine ]
 

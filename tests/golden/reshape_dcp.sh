@@ -44,6 +44,6 @@ d['odd'] = {1.5: 'lost', 2: 'kept', 'a': {None: 'lost', 'b': 'kept'}}
 torch.save(d, sys.argv[1])" "$W/odd/mp_rank_00_model_states.pt"
 }
 check "a checkpoint with odd keys" odd
-check_exit "odd keys are told of" 0 "left out: odd[1.5], odd.a[null]" reshape --to dcp --ranks 2 "$W/odd" "$W/out"
+check_exit "odd keys are told of" 0 "omitted: odd[1.5], odd.a[null]" reshape --to dcp --ranks 2 "$W/odd" "$W/out"
 check "the others are there" sh -c "ckpt-inspect ls -v '$W/out' | grep -q odd.a.b"
 finish

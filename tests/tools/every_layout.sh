@@ -11,7 +11,7 @@ export BIN W
 base=$PWD/tests/data/bloom-tp2pp2dp2/global_step20
 
 # Prints the words that a tool lists in its refusal of an unknown one.
-expected() { "$@" 2>&1 | sed -n '1s/.*expected //p' | sed 's/ or / /g; s/,//g'; }
+expected() { "$@" 2>&1 | sed -n '1s/.*the value must be //p' | sed 's/ or / /g; s/,//g'; }
 
 # Succeeds if a command of status $1 was refused: it prints one error of the tool, and leaves no output.
 refused() {  # STATUS TOOL OUT
@@ -24,7 +24,7 @@ refused() {  # STATUS TOOL OUT
 sound() {  # NAME OUT
     ckpt-inspect verify "$2" >"$W/log.$row" 2>&1 && return
     case $1 in rename*) [ -e "$2/config.json" ] ;; *) false ;; esac &&
-        ! grep '^error: ' "$W/log.$row" | grep -qv 'config.json implies it'
+        ! grep '^error: ' "$W/log.$row" | grep -qv 'config.json describes it'
 }
 
 # result NAME STATUS TOOL OUT LIKE...: check what a command left. Each LIKE is a checkpoint with the tensors of OUT; one

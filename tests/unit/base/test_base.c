@@ -200,7 +200,7 @@ static void replace_is_whole_or_nothing(void **state)
     assert_string_equal(text, "three");
     free(text);
     assert_null(file_slurp(path, 4, &n, &e));
-    assert_non_null(strstr(e.msg, "has 5 bytes, at most 4"));
+    assert_non_null(strstr(e.msg, "has 5 bytes, but at most 4"));
     err_clear(&e);
     assert_int_equal(file_replace("/nowhere/at/all", "x", 1, &e), -1);
     free(path);
@@ -220,7 +220,7 @@ static void windows_and_short_files(void **state)
     assert_int_equal(files_read(f, win, 1, buf, 2, &e), 0);
     assert_string_equal(buf, "56");
     assert_int_equal(files_read(f, win, 1, buf, 3, &e), -1);
-    assert_non_null(strstr(e.msg, "w:inner: at byte 1: cut short"));
+    assert_non_null(strstr(e.msg, "w:inner: at byte 1: is too short"));
     err_clear(&e);
     assert_int_equal(files_add_window(f, path, 8, 3, "w:past", &e), -1);
     err_clear(&e);
@@ -231,7 +231,7 @@ static void windows_and_short_files(void **state)
     /* The file shrinks after it was opened. */
     assert_int_equal(truncate(path, 5), 0);
     assert_int_equal(files_read(f, file, 0, buf, 8, &e), -1);
-    assert_non_null(strstr(e.msg, "cut short while we read"));
+    assert_non_null(strstr(e.msg, "became shorter while it was read"));
     files_free(f);
     free(path);
 }
@@ -247,7 +247,7 @@ static void folders_go_without_following_links(void **state)
     assert_int_equal(dir_make(keep, &e), 0);
     assert_int_equal(file_replace(kept, "x", 1, &e), 0);
     assert_int_equal(dir_make(kept, &e), -1);
-    assert_non_null(strstr(e.msg, "stands where a folder is needed"));
+    assert_non_null(strstr(e.msg, "exists, but is not a folder"));
     err_clear(&e);
     assert_int_equal(symlink(keep, link), 0);
     if (dir_remove(dir, &e) < 0)

@@ -92,8 +92,8 @@ static void test_cut_short(void **state)
     assert_int_equal(truncate(path, 65536), 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(mapped_use(look, &l, &e), -1);
-        expect_end(&e, ERR_DATA, path, "at byte 65536: cut short while in use: it had 327780 bytes when it was opened, "
-                   "it has 65536 now");
+        expect_end(&e, ERR_DATA, path, "at byte 65536: became shorter while in use: it had 327780 bytes "
+                   "when it was opened, now it has 65536");
         err_clear(&e);
     }
     l.at = 65535;
@@ -103,8 +103,8 @@ static void test_cut_short(void **state)
     assert_int_equal(mapped_use(look, &l, &e), 0);
     assert_int_equal(l.found, 0);
     assert_int_equal(mapped_check(&m, &e), -1);
-    expect_end(&e, ERR_DATA, path, "at byte 65500: cut short while in use: it had 327780 bytes when it was opened, it "
-               "has 65500 now");
+    expect_end(&e, ERR_DATA, path, "at byte 65500: became shorter while in use: it had 327780 bytes when "
+               "it was opened, now it has 65500");
     mapped_close(&m);
     free(path);
 }
@@ -236,7 +236,7 @@ static void test_samples(void **state)
         for (int64_t k = 0; k < dataset_samples(d); k++)
             if (dataset_get(d, k, tokens, &e) < 0) {
                 assert_true(e.kind == ERR_DATA && str_starts(e.msg, bin) &&
-                            strstr(e.msg, ": cut short while in use: "));
+                            strstr(e.msg, ": became shorter while in use: "));
                 err_clear(&e);
                 n_failed[i]++;
             }

@@ -196,7 +196,7 @@ static void refusals(void **state)
     struct ds_request q = resh_to_topology(3, 0, 0);
 
     (void)state;
-    expect_refused(in, q, ERR_USAGE, "8 heads cannot be split over TP 3");
+    expect_refused(in, q, ERR_USAGE, "the 8 heads cannot be divided over TP 3");
     q = resh_to_topology(0, 9, 0);
     expect_refused(in, q, ERR_USAGE, "8 layers cannot be divided over 9 pipeline stages");
     q = resh_to_topology(0, 0, 0);
@@ -318,8 +318,8 @@ static void elastic_zero(void **state)
             rewrite(in, names[i], make_elastic);
     ptdiff_list_free(names, n);
     msg = str_fmt(
-        "%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: elastic ZeRO shards (elastic_checkpoint) cannot be written "
-        "again; ds2universal reads them, and what it makes can be reshaped",
+        "%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: ZeRO shards in the elastic form (elastic_checkpoint) cannot "
+        "be resharded directly; convert with ds2universal first, then reshape the result",
         in);
     expect_refused(in, q, ERR_DATA, msg);
     /* And so it is. */

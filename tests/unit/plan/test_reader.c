@@ -64,7 +64,7 @@ static void copies_become_one(void **state)
     assert_true(got[0] == 3);
     assert_return_code(read_part(&c, REPLICAS_FAIL, 0, 8, got, &e), 0);
     assert_int_equal(read_part(&c, REPLICAS_FAIL, 0, 16, got, &e), -1);
-    assert_string_equal(e.msg, "copy: at byte 0: the 3 tensor-parallel copies disagree; " REPLICAS_NEXT_STEP);
+    assert_string_equal(e.msg, "copy: at byte 0: the 3 tensor-parallel copies differ; " REPLICAS_NEXT_STEP);
     files_free(c.files);
 }
 

@@ -200,20 +200,20 @@ static void test_refused(void **state)
     refuse("pretrain_gpt.py", NULL, 0, "'pretrain_gpt.py' is not the value of an option");
     refuse("--save --load x", NULL, 0, "--save needs a value");
     refuse("--lr", NULL, 0, "--lr needs a value");
-    refuse("--fp16=1", NULL, 0, "--fp16 takes no value");
+    refuse("--fp16=1", NULL, 0, "--fp16 accepts no value");
     refuse("--lr 0x10", NULL, 0, "--lr: '0x10' is not a number");
     refuse("--lr nan", NULL, 0, "--lr: 'nan' is not a number");
     refuse("--lr 1e999", NULL, 0, "--lr: '1e999' is not a number");
-    refuse("--lr -1", NULL, 0, "--lr: -1 is out of range: expected 0 to 1e+06");
+    refuse("--lr -1", NULL, 0, "--lr: -1 is out of range; the value must be from 0 to 1e+06");
     refuse("--num-layers 4.5", NULL, 0, "--num-layers: '4.5' is not a whole number");
     refuse("--num-layers 99999999999999999999", NULL, 0,
            "--num-layers: '99999999999999999999' is not a whole number");
-    refuse("--seed 0", NULL, 0, "--seed: 0 is out of range: expected 1 to 4294967295");
+    refuse("--seed 0", NULL, 0, "--seed: 0 is out of range; the value must be from 1 to 4294967295");
     refuse("--umask 8", NULL, 0, "--umask: '8' is not an octal number up to 777");
     refuse("--position-embedding-type rotary", NULL, 0,
-           "--position-embedding-type: 'rotary' is not supported: expected absolute or alibi");
+           "--position-embedding-type: 'rotary' is not supported; the value must be absolute or alibi");
     refuse("--replicas best", NULL, 0,
-           "--replicas: 'best' is not supported: expected average, first, majority or fail");
+           "--replicas: 'best' is not supported; the value must be average, first, majority or fail");
     refuse("--fp16-lm-cross-entropy", NULL, 0, "--fp16-lm-cross-entropy: the loss is computed in fp32");
     refuse("--optimizer sgd", NULL, 0, "--optimizer: 'sgd' is not supported: only Adam is supported");
     refuse("--glu-activation geglu", NULL, 0, "--glu-activation: gated activations are not supported");
@@ -223,7 +223,7 @@ static void test_refused(void **state)
     refuse("--num-layers-per-virtual-pipeline-stage 2", NULL, 0,
            "--num-layers-per-virtual-pipeline-stage: the interleaved pipeline schedule is not supported");
     refuse("--batch-size 4", NULL, 0, "--batch-size: use --micro-batch-size");
-    refuse("--zero-stage 3", NULL, 0, "--zero-stage: 3 is out of range: expected 0 to 1");
+    refuse("--zero-stage 3", NULL, 0, "--zero-stage: 3 is out of range; the value must be from 0 to 1");
 }
 
 static void test_help_wins(void **state)
@@ -362,7 +362,7 @@ static void test_deepspeed(void **state)
               "%s: gradient_clipping is 0.5, but --clip-grad is 1.0");
     with_json("{\"bf16\": {\"enabled\": false}}", "--bf16", 0, "%s: bf16.enabled is False, but --bf16 is True");
     with_json("{\"zero_optimization\": {\"stage\": 3}}", "", 0,
-              "--zero-stage (%s: zero_optimization.stage): 3 is out of range: expected 0 to 1");
+              "--zero-stage (%s: zero_optimization.stage): 3 is out of range; the value must be from 0 to 1");
     with_json("{\"train_batch_size\": [1]}", "", 0, "%s: train_batch_size: expected a number");
     with_json("{\"communication_data_type\": \"fp64\"}", "", 0,
               "%s: communication_data_type: expected \"fp32\", \"fp16\" or \"bf16\"");
@@ -412,7 +412,7 @@ static void test_fp16(void **state)
     with_json("{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 1.5}}", "", 0,
               "%s: fp16.initial_scale_power: expected a whole number from 0 to 99");
     with_json("{\"fp16\": {\"enabled\": true, \"hysteresis\": 0}}", "", 0,
-              "--hysteresis (%s: fp16.hysteresis): 0 is out of range: expected 1 to 1000000000000000");
+              "--hysteresis (%s: fp16.hysteresis): 0 is out of range; the value must be from 1 to 1000000000000000");
     with_json("{\"fp16\": {\"enabled\": true, \"loss_scale\": \"x\"}}", "", 0,
               "%s: fp16.loss_scale: expected a number");
     with_json("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", MODEL RUN, 1,

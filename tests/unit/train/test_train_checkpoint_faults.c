@@ -438,7 +438,7 @@ static void full_disk(void **state)
     out = job_wait(&j);
     assert_true(save_has_failed(out.outcome));
     assert_int_equal(out.iteration, 2);
-    expect_text(out.err.msg, "cannot make room");
+    expect_text(out.err.msg, "cannot allocate");
     job_free(&j);
     job_expect_latest(dir, "global_step1");
     job_expect_clean(dir);
