@@ -225,19 +225,24 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
     const char *dtype = json_string_value(json_object_get(t, "dtype"));
     struct param *p = name ? source_param(s, name) : NULL;
     int st = state ? state_by_name(state) : -1;
+    uint32_t digest;
 
     if (weights_only && st >= 0 && st != STATE_BF16 && (!p || !p->state[st]))
         return;
-    if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
+    if (!p || st < 0 || !p->state[st] || !hex_crc(t, &digest))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name,
                    "lists state %s, but the checkpoint does not have it",
                    state ? state : "(none)");
     else if (!is_listed_shape(json_object_get(t, "shape"), p))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists another shape than the checkpoint has");
-    else if (p->has_digest[st])
-        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s twice", state);
-    else
+    else if (p->has_digest[st] && p->digest[st] != digest)
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s twice, with different digests",
+                   state);
+    else {
+        /* A form that stores fp32 weights and equal masters lists one state twice. */
         p->has_digest[st] = true;
+        p->digest[st] = digest;
+    }
     if (p && st >= 0 && p->state[st] && dtype && strcmp(dtype, dtype_name(p->state[st]->dtype)) != 0)
         report_add(r, SEV_WARNING, "manifest", file, ERR_NO_BYTE, name, "lists state %s as %.20s, the checkpoint "
                    "holds %s", state, dtype, dtype_name(p->state[st]->dtype));

@@ -242,8 +242,10 @@ static struct pk ***list_rank_pairs(const struct fsdp *x, uint32_t *n)
         for (uint32_t i = 0; pair[r] && i < m && i < *n; i++) {
             const char *a = pair[0] ? pk_as_str(pair[0][2 * i]) : NULL, *b = pk_as_str(pair[r][2 * i]);
 
-            if (!a || !b || strcmp(a, b) != 0)
+            if (!a || !b || strcmp(a, b) != 0) {
                 m = *n + 1;             /* no rank has this number of tensors */
+                break;
+            }
         }
         if (pair[r] && m == *n && fsdp_is_of_rank(x, FSDP_MODEL, r, pt_root(pt)))
             continue;
