@@ -34,18 +34,6 @@ static bool is_unmemoized_scalar(const struct pk *v)
     return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
 }
 
-static const struct pk *keep_node(struct pickle_writer *w, const struct pk *v)
-{
-    struct pk *copy;
-
-    if (v->type == PK_GLOBAL)
-        return pk_global(w->kept, v->module, v->name);
-    copy = arena_alloc(w->kept, sizeof *copy);
-    *copy = *v;
-    copy->str = arena_strndup(w->kept, v->str, v->len);
-    return copy;
-}
-
 /* Returns what is known of node v; NULL if the node is never written as a reference to an earlier one. */
 static struct pickle_fact *node_fact(struct pickle_writer *w, const struct pk *v)
 {
@@ -55,7 +43,7 @@ static struct pickle_fact *node_fact(struct pickle_writer *w, const struct pk *v
         return NULL;
     f = pickle_map_get(&w->map, v);
     if (w->in_pair && f->key == v)
-        f->key = keep_node(w, v);
+        f->key = pk_copy(w->kept, v);
     return f;
 }
 
