@@ -2,21 +2,30 @@
 
 A set is a folder with expected*.json, which lists tensors with shape, dtype and the SHA-256 of their little-
 endian bytes, and with checkpoints in other folders below it. The sections of the file ("tensors", "disk",
-"hf") describe some of these checkpoints. Each checkpoint that opens must have all tensors of a section, equal
-in type, shape and bytes: as the library reads them, and as the file has them where bytes lie whole in one.
-With NumPy and torch, arrays and tensors must have these bytes, too. A set without a checkpoint that opens is
-skipped, with the reason. A folder without expected.json is read as a whole: each tensor must be read, and
-mapped bytes must equal those that the library read.
+"optimizer") describe some of these checkpoints. Each checkpoint that opens must have all tensors of a section,
+equal in type, shape and bytes: as the library reads them, and as the file has them where bytes lie whole in
+one. With NumPy and torch, arrays and tensors must have these bytes, too. Each section must be equal in a
+checkpoint. What the module does not read is skipped, with the reason: a folder whose error is one of
+NOT_SUPPORTED, the sections in NOT_READ, and states of other optimizers than Adam.
 
-Prints a line per checkpoint and "N passed, N failed, N skipped", which counts checkpoints.
+A folder without expected.json is read as a whole: each tensor must be read, and mapped bytes must equal those
+that the library read. With NumPy, 16-bit weights must be their fp32 masters, rounded. If DeepSpeed's converter
+made a folder NAME_universal beside it, the tensors of both must be equal. Folders that cannot be opened are
+skipped as above.
+
+Imports the installed module, or if there is none, that of this source tree. Prints a line per checkpoint and
+section, and "N passed, N failed, N skipped", which counts these lines.
 """
 import hashlib
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
-import shardkit  # noqa: E402
+try:
+    import shardkit
+except ImportError:
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+    import shardkit
 
 try:
     import numpy
@@ -33,6 +42,26 @@ KNOWN = {
     "distopt-tp2-dp2-two-buckets/fully_reshardable":
         (6, "megatron-core saved 6 tensors wrongly, expected.json has the truth"),
 }
+# Sections of expected.json that list what a program makes of the files.
+NOT_READ = {
+    "dequantised_float32": "the product of weights and scales, which a conversion writes",
+    "dequantised_bfloat16": "the product of weights and scales, which a conversion writes",
+    "hf": "names and tensors of Transformers, which a conversion writes",
+    "merged": "a model and an adapter, which ckpt-edit merge-adapter writes",
+    "universal_fp32_made_from_16bit_module": "what DeepSpeed's converter makes of parameters without a master",
+}
+# Errors of open() for a folder of folders, which is not a checkpoint itself.
+OF_FOLDERS = ("holds no checkpoint:", " in it")
+# Errors of open() for forms that no tool reads, and for sets of tests/data that lack files or have tensors that cannot be
+# read.
+NOT_SUPPORTED = (
+    "is not a checkpoint, but", "saved as dp_reshardable", "mixture-of-experts checkpoints of DeepSpeed are not supported",
+    "so it is not a checkpoint of the pipeline engine", "has no optimizer files", "which parameters there are is unknown",
+    "only TORCH_SAVE can be read", "only items without transformation can be read", "cannot be read: a",
+)
+SINGLE_FILES = (".ckpt", ".pth")
+# States by which a key "STATE/NAME" is looked for.
+STATES = ("module", "fp32", "bf16", "exp_avg", "exp_avg_sq")
 
 
 def sections(x, path=()):
@@ -60,21 +89,39 @@ def bytes_of(ck, name, state):
         assert array.tobytes() == data, f"{name}: the array has other bytes"
         mapped = place and place[1] % array.itemsize == 0
         assert not array.flags.writeable and (not mapped or isinstance(array, numpy.memmap)), f"{name}: not mapped"
+    else:
+        assert bytes(ck.array(name, state)) == data, f"{name}: the memoryview has other bytes"
     if torch is not None:
         tensor = ck.tensor(name, state)
         assert bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()) == data if data else tensor.numel() == 0
     return data
 
 
-def find(ck, key):
-    """The tensor that a key of expected.json means: a name, or STATE/NAME; DeepSpeed calls the weights "module"."""
-    ways = [(key, None)]
+def names_of(ck, key, want):
+    """Yield the names and states by which a checkpoint may list a tensor of expected.json: the name itself, STATE/NAME
+    (DeepSpeed calls the weights "module"), one of NUMBER.STATE with a member `name`, and one in a file of PyTorch
+    Lightning."""
+    yield key, None
+    if "name" in want:
+        state = key.split(".", 1)[1]
+        yield want["name"], state
+        yield f"optim.state.{want['name']}.{state}", None
     if "/" in key:
         state, name = key.split("/", 1)
-        ways.append((name, "bf16" if state == "module" else state))
+        yield name, "bf16" if state == "module" else state
         if state == "fp32":             # as zero_to_fp32 lists a frozen parameter and a buffer, which have no master
-            ways.append((name, None))
-    for name, state in ways:
+            yield name, None
+    if ck.layout == "file":
+        yield "state_dict.model." + key, None
+        names = [n[len("state_dict.model."):] for n in ck if n.startswith("state_dict.model.")]
+        name, _, state = key.rpartition(".")
+        if name in names:
+            yield f"optimizer_states.0.state.{names.index(name)}.{state}", None
+
+
+def find(ck, key, want):
+    """The tensor that a key of expected.json means, with its name and state."""
+    for name, state in names_of(ck, key, want):
         try:
             return ck.info(name, state), name, state
         except shardkit.Error:
@@ -90,10 +137,10 @@ def compare(ck, expected):
     """
     n, equal, first = 0, 0, None
     for key, want in expected.items():
-        if "/" in key and key.split("/", 1)[0] not in ("module", "fp32", "bf16", "exp_avg", "exp_avg_sq"):
+        if "/" in key and key.split("/", 1)[0] not in STATES:
             continue
         n += 1
-        t, name, state = find(ck, key)
+        t, name, state = find(ck, key, want)
         if t is None:
             first = first or f"{key} is not found"
             continue
@@ -111,7 +158,8 @@ def is_set(files):
 
 
 def checkpoints(folder):
-    """Yield (path, Checkpoint) for each checkpoint below a folder, and (path, Error) for folders that are none. Sets
+    """Yield (path, Checkpoint, None) for each checkpoint below a folder, and (path, None, Error) for a folder that is
+    none, unless it only holds other folders. If such a folder has one file of torch.save, this file is opened. Sets
     inside the folder are left out."""
     for path, below, files in os.walk(folder):
         below.sort()
@@ -121,56 +169,126 @@ def checkpoints(folder):
         try:
             ck = shardkit.open(path)
         except shardkit.Error as e:
-            yield path, e
+            if any(text in str(e) for text in OF_FOLDERS):
+                continue
+            below[:] = []
+            single = [os.path.join(path, f) for f in files if f.endswith(SINGLE_FILES)]
+            yield path, shardkit.open(single[0]) if len(single) == 1 else None, e
             continue
         # A folder whose file `latest` names a checkpoint may have others, too.
         below[:] = [] if ck.path == path else [d for d in below if os.path.join(path, d) != ck.path]
-        yield path, ck
+        yield path, ck, None
+
+
+def rounded(a, dtype):
+    """An array of f32, rounded to nearest or even, as the bytes of f16 or bf16."""
+    if dtype == "f16":
+        with numpy.errstate(over="ignore"):
+            return a.astype("<f2").tobytes()
+    bits = a.view("<u4").astype("<u8")
+    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype("<u2").tobytes()
+
+
+def read_whole(path, ck):
+    """Read a checkpoint that no expected.json describes. Returns a line about it; raises AssertionError."""
+    for t in ck.tensors:
+        bytes_of(ck, t.name, t.state)
+    text = f"{len(ck.tensors)} tensors read"
+    pairs = [n for n in ck if {"bf16", "fp32"} <= set(ck.states(n)) and ck.info(n, "fp32").dtype == "f32" and
+             ck.info(n, "bf16").dtype in ("bf16", "f16")]
+    if numpy is not None and pairs:
+        other = [n for n in pairs if rounded(ck.array(n, "fp32"), ck.info(n, "bf16").dtype) != ck.read(n, "bf16")]
+        assert not other, f"{other[0]}: the weights are not the rounded master ({len(other)} of {len(pairs)})"
+        text += f", {len(pairs)} weights are the rounded masters"
+    if os.path.isdir(ck.path + "_universal"):
+        with shardkit.open(ck.path + "_universal") as by_converter:
+            both = [(n, s) for n in by_converter for s in by_converter.states(n)]
+            other = [x for x in both if by_converter.read(*x) != ck.read(*x)]
+            assert both and not other, f"{other[:1]}: not the bytes of {by_converter.path}"
+            text += f", {len(both)} equal those of DeepSpeed's converter"
+    return text
 
 
 def check(path, ck, parts):
-    """A line about one checkpoint, and whether it is good."""
-    if not parts:
-        for t in ck.tensors:
-            bytes_of(ck, t.name, t.state)
-        return True, f"{len(ck.tensors)} tensors read"
-    best = max(((name, len(want), *compare(ck, want)) for name, want in parts), key=lambda x: (x[2] == x[3], x[3]))
-    name, listed, n, equal, first = best
-    known = KNOWN.get("/".join(path.split(os.sep)[-3:-1]))
-    text = f"{equal} of {n} of '{name}' equal"
-    if listed > n:
-        text += f", {listed - n} not looked for: states of another optimizer"
-    if equal < n:
-        text += f"; {known[1]}" if known and n - equal == known[0] else f"; {first}"
-    return equal > 0 and (equal == n or (known is not None and n - equal == known[0])), text
+    """Yield (section, kind of line, text) for the sections that are equal in a checkpoint, or if none is, for the one
+    that is so for the most part."""
+    results = [(name, len(want), *compare(ck, want)) for name, want in parts]
+    known = KNOWN.get("/".join(path.split(os.sep)[-3:-1]), (0, ""))
+    whole = [r for r in results if r[3] and r[2] - r[3] in (0, known[0])]
+    for name, listed, n, equal, first in whole or [max(results, key=lambda r: r[3])]:
+        why = "" if equal == n else f"; {known[1] if whole else first}"
+        yield name, "ok" if whole else "FAIL", f"{equal} of {n} of '{name}' equal{why}"
+        if listed > n:
+            yield name, "skip", f"{listed - n} of '{name}': states of another optimizer, in pieces of ranks"
+
+
+class Count:
+    """Prints lines and counts them."""
+
+    def __init__(self):
+        self.n = {"ok": 0, "FAIL": 0, "skip": 0}
+
+    def line(self, kind, *words):
+        self.n[kind] += 1
+        print(kind.ljust(4), *words, flush=True)
+
+
+def check_checkpoint(path, ck, error, parts, count):
+    """Check one checkpoint. Returns the names of the sections that it was compared with; None if it is not one that the
+    module reads, for the reason in `error`."""
+    seen = set()
+    try:
+        lines = list(check(path, ck, parts)) if parts else [("", "ok", read_whole(path, ck))]
+    except (AssertionError, shardkit.Error) as e:
+        lines = [("", "FAIL", str(e))]
+    if error is not None and any(kind == "FAIL" for _, kind, _ in lines):
+        return None
+    for name, kind, text in lines:
+        count.line(kind, ck.layout, path, text)
+        seen.add(name)
+    return seen
+
+
+def check_set(folder, parts, count):
+    """Check the checkpoints of a set, or if it has no parts, those of a folder. A section that is left must belong to a
+    folder that is not read, or be one of NOT_READ."""
+    seen, unread, left = set(), [], {}
+    for path, ck, error in checkpoints(folder):
+        names = check_checkpoint(path, ck, error, parts, count) if ck else None
+        if names is not None:
+            seen |= names
+            continue
+        unread.append(path + os.sep)
+        count.line("skip" if any(text in str(error) for text in NOT_SUPPORTED) else "FAIL", error)
+    for name, _ in parts:
+        tail = os.path.join(folder, name.replace(".", os.sep), "")
+        if name not in seen and not any(path.startswith(tail) or tail.startswith(path) for path in unread) and \
+                not (name == "tensors" and unread and not seen):
+            left.setdefault(name.split(".")[0], []).append(name)
+    for name, names in left.items():
+        what = f"'{name}'" + (f" ({len(names)} sections)" if len(names) > 1 else "")
+        if name in NOT_READ:
+            count.line("skip", f"{folder}: {what}: {NOT_READ[name]}")
+        else:
+            count.line("FAIL", f"{folder}: no checkpoint has the tensors of {what}")
 
 
 def main(folders):
-    passed = failed = skipped = 0
+    count = Count()
+    print(f"shardkit {shardkit.version()} of {os.path.dirname(shardkit.__file__)};",
+          f"NumPy {numpy.__version__}," if numpy else "without NumPy,",
+          f"torch {torch.__version__}" if torch else "without torch")
     sets = [d for folder in folders for d, _, files in sorted(os.walk(folder)) if is_set(files)]
     for folder in sets + [folder for folder in folders if folder not in sets]:
         parts = []
-        for f in sorted(os.listdir(folder)):
-            if f.startswith("expected") and f.endswith(".json"):
-                with open(os.path.join(folder, f), encoding="utf-8") as text:
-                    parts += sections(json.load(text))
-        opened = why = None
-        for path, ck in checkpoints(folder):
-            if isinstance(ck, shardkit.Error):
-                why = why if path == folder or why else str(ck)
-                continue
-            opened = True
-            try:
-                good, text = check(path, ck, parts)
-            except (AssertionError, shardkit.Error) as e:
-                good, text = False, str(e)
-            passed, failed = passed + good, failed + (not good)
-            print("ok  " if good else "FAIL", ck.layout, path, text)
-        if not opened and parts:
-            skipped += 1
-            print("skip", folder, why)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return failed > 0
+        described = sorted(f for f in os.listdir(folder) if is_set([f]))
+        for f in described:
+            with open(os.path.join(folder, f), encoding="utf-8") as text:
+                found = sections(json.load(text))
+                parts += [(name if len(described) == 1 else f"{f}: {name}", want) for name, want in found]
+        check_set(folder, parts, count)
+    print(f"{count.n['ok']} passed, {count.n['FAIL']} failed, {count.n['skip']} skipped")
+    return count.n["FAIL"] > 0
 
 
 if __name__ == "__main__":
