@@ -71,11 +71,22 @@ bool pt_has_new_tree(const struct pt *pt);
  * bits), and for a tensor with too many dimensions.
  */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
+/* How a DTensor is cut over a mesh of ranks: the placement on each dimension of the mesh. */
+#define PT_MESH_MAX 8
+struct pt_mesh {
+    int n;                              /* number of dimensions of the mesh */
+    struct pt_placement {
+        int64_t ranks;                  /* size of this dimension of the mesh */
+        int64_t dim;                    /* dimension of the tensor that is cut; -1: none, the ranks have copies */
+        bool strided;                   /* _StridedShard: later dimensions of the mesh cut the tensor first */
+    } at[PT_MESH_MAX];
+};
 /*
  * A DTensor: a tensor that is cut over the ranks of a mesh, and the part of it that a rank holds, which is elements
  * at[d] to at[d] + len[d] - 1 in each dimension d.
  */
 struct pt_dtensor {
+    struct pt_mesh mesh;
     int ndim;
     int64_t shape[PT_MAX_DIM], at[PT_MAX_DIM], len[PT_MAX_DIM];
     struct pt_tensor local;             /* the part, whose shape is len[] */
@@ -83,7 +94,8 @@ struct pt_dtensor {
 };
 /*
  * If v is a DTensor of this file, fill *d and return true. *why is then NULL, or the reason why *d is not valid: a
- * partial sum, a mesh or a placement of an unknown form, or a part that does not have the shape that they give.
+ * partial sum, a mesh or a placement of an unknown form, a part that does not have the shape that they give, or two
+ * sizes of the whole tensor.
  */
 bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, const char **why);
 /*

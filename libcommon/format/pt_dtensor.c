@@ -2,24 +2,25 @@
  * pt_dtensor.c - find out which part of a whole tensor a pickled DTensor of torch is
  *
  *   DTensor     global size, dtype; _local_tensor: a view of a storage; _spec
- *   _spec       placements, one for each dimension of the mesh; mesh
+ *   _spec       placements, one for each dimension of the mesh; mesh; tensor_meta, which repeats the size; shard_order
  *   mesh        size of each dimension (_layout, or the shape of the tensor `mesh` before torch 2.9),
  *               _coordinate_on_dim: the rank's position in it
  *
  * Shard(d) cuts dimension d into pieces of ceil(length / ranks). Placements are applied from left to right, but a
  * _StridedShard is applied after those to its right, because the later dimensions of the mesh have cut the tensor
- * first.
+ * first. shard_order, which torch has since 2.10, states the order for each dimension of the tensor. torch writes no
+ * other one than from left to right.
  */
 #include <string.h>
 
 #include "libcommon/format/pt.h"
 #include "libcommon/format/pt_kind.h"
 
-enum { MESH_MAX = 8, RANKS_MAX = 1 << 24 };
+enum { RANKS_MAX = 1 << 24 };
 
 struct mesh {
     int n;
-    int64_t size[MESH_MAX], at[MESH_MAX];       /* ranks in each dimension, and the position of this rank */
+    int64_t size[PT_MESH_MAX], at[PT_MESH_MAX]; /* ranks in each dimension, and the position of this rank */
 };
 
 struct placement {
@@ -57,7 +58,7 @@ static const char *parse_mesh(const struct pt *pt, const struct pk *v, struct me
         n = (uint32_t)t.ndim;
     else if (!axis)
         return unknown;
-    if (n < 1 || n > MESH_MAX || !at || n_at != n)
+    if (n < 1 || n > PT_MESH_MAX || !at || n_at != n)
         return unknown;
     m->n = (int)n;
     for (uint32_t i = 0; i < n; i++) {
@@ -108,6 +109,10 @@ static void cut_part(struct pt_dtensor *d, int dim, const struct mesh *m, int i)
 
 static const char *apply_placements(struct pt_dtensor *d, const struct mesh *m, const struct placement *p)
 {
+    d->mesh.n = m->n;
+    for (int i = 0; i < m->n; i++)
+        d->mesh.at[i] = (struct pt_placement){ m->size[i], p[i].kind == PLACED_REPLICATE ? -1 : p[i].dim,
+                                               p[i].kind == PLACED_STRIDED };
     for (int i = 0; i < m->n; i++) {
         int64_t later = 1;
 
@@ -122,6 +127,54 @@ static const char *apply_placements(struct pt_dtensor *d, const struct mesh *m, 
         if (p[i].kind == PLACED_STRIDED)
             cut_part(d, (int)p[i].dim, m, i);
     return NULL;
+}
+
+/*
+ * Check that shard_order, if there is one, states that the placements are applied from left to right. It is a tuple of
+ * ShardOrderEntry(tensor_dim, mesh_dims). With a _StridedShard torch does not use it.
+ */
+static const char *check_shard_order(const struct pk *v, const struct mesh *m, const struct placement *p)
+{
+    static const char other[] = "its shard_order is not that of its placements from left to right";
+    uint32_t n = 0, n_dims = 0;
+    struct pk **entry = pk_items(v, &n);
+    int n_cut = 0;
+
+    for (int i = 0; i < m->n; i++) {
+        if (p[i].kind == PLACED_STRIDED)
+            return NULL;
+        n_cut += p[i].kind == PLACED_SHARD;
+    }
+    if (!entry)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct pk *args = entry[i]->type == PK_OBJ ? entry[i]->args : NULL;
+        struct pk **dim = args && args->n == 2 ? pk_items(args->item[1], &n_dims) : NULL;
+        int64_t of = -1, before = -1, at;
+
+        if (!dim || !pk_as_int(args->item[0], &of))
+            return "its shard_order has an unknown form";
+        for (uint32_t k = 0; k < n_dims; k++, n_cut--) {
+            if (!pk_as_int(dim[k], &at) || at <= before || at >= m->n || p[at].kind != PLACED_SHARD || p[at].dim != of)
+                return other;
+            before = at;
+        }
+    }
+    return n_cut ? other : NULL;
+}
+
+/* Check that the size in tensor_meta, TensorMeta(size, stride, dtype), is that of the tensor. */
+static const char *check_meta_size(const struct pk *meta, const struct pt_dtensor *d)
+{
+    const struct pk *args = meta && meta->type == PK_OBJ ? meta->args : NULL;
+    uint32_t n = 0;
+    struct pk **item = args && args->n > 0 ? pk_items(args->item[0], &n) : NULL;
+    bool same = (int)n == d->ndim;
+    int64_t size;
+
+    for (uint32_t i = 0; item && i < n && same; i++)
+        same = pk_as_int(item[i], &size) && size == d->shape[i];
+    return !item || same ? NULL : "its size is not the one that its tensor_meta states";
 }
 
 static const char *parse_size(const struct pk *v, struct pt_dtensor *d)
@@ -142,7 +195,7 @@ static const char *parse_size(const struct pk *v, struct pt_dtensor *d)
 
 bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, const char **why)
 {
-    struct placement p[MESH_MAX];
+    struct placement p[PT_MESH_MAX];
     const struct pk *size, *spec, *local;
     struct mesh m;
 
@@ -155,6 +208,10 @@ bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, c
         *why = parse_mesh(pt, pt_kind_attribute(spec, "mesh"), &m);
     if (!*why)
         *why = parse_placements(pt_kind_attribute(spec, "placements"), d->ndim, &m, p);
+    if (!*why)
+        *why = check_shard_order(pt_kind_attribute(spec, "shard_order"), &m, p);
+    if (!*why)
+        *why = check_meta_size(pt_kind_attribute(spec, "tensor_meta"), d);
     if (!*why)
         *why = apply_placements(d, &m, p);
     if (!*why && !pt_tensor(pt, local, &d->local))

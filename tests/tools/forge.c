@@ -10,8 +10,10 @@
  *   forge mend FILE     correct the CRCs of a .pt or .distcp file whose records were changed in place
  *   forge set FILE PATH VALUE    replace or add a value in the tree of a .pt file, and write the file again
  *   forge unset FILE PATH        remove a value
- * PATH has the keys of dicts and the indices of lists, with a slash after each but the last: "module/wte.weight". VALUE
- * is a whole number, or else a string.
+ *   forge copy FILE FROM PATH    replace a value by the one at the path FROM
+ * PATH has the keys of dicts and the indices of lists, with a slash after each but the last: "module/wte.weight". Of
+ * an object or a call, "args" is the list of its arguments and "state" its state. VALUE is a whole number, or else a
+ * string.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +67,8 @@ static void mend_record(uint8_t *b, uint64_t size, const struct zip_entry *ent, 
     if (behind + 8 <= size && memcmp(b + behind, "PK\7\10", 4) == 0)
         put_le32(b + behind + 4, crc);
     for (uint64_t i = behind; i + 46 + n <= size; i++)
-        if (memcmp(b + i, "PK\1\2", 4) == 0 && memcmp(b + i + 46, ent->name, n) == 0 &&
-            get_le32(b + i + 16) == ent->crc)
+        if (memcmp(b + i, "PK\1\2", 4) == 0 && get_le16(b + i + 28) == n &&
+            memcmp(b + i + 46, ent->name, n) == 0 && get_le32(b + i + 16) == ent->crc)
             put_le32(b + i + 16, crc);
 }
 
@@ -154,17 +156,31 @@ static struct pk *list_with_value(struct arena *a, struct pk **item, uint32_t n,
     return list;
 }
 
+/* Returns where an object or a call has its arguments or its state, or NULL if `node` or `key` is something else. */
+static struct pk **member_of(struct pk *node, const char *key)
+{
+    if (!node || (node->type != PK_OBJ && node->type != PK_CALL))
+        return NULL;
+    return strcmp(key, "args") == 0 ? &node->args : strcmp(key, "state") == 0 ? &node->state : NULL;
+}
+
 /* Returns `node` with the value at `path` replaced by `value`; NULL removes it. Dicts are changed in place. */
 static struct pk *with_value(struct arena *a, struct pk *node, const char *path, struct pk *value)
 {
     uint32_t n = 0;
-    struct pk **item = pk_items(node, &n), **pair;
+    struct pk **item = pk_items(node, &n), **pair, **member;
     char *key;
     const char *rest = split_key(path, &key);
     bool found = false;
 
-    if (item) {
+    member = member_of(node, key);
+    if (item && node->type == PK_TUPLE && value && (uint32_t)atoi(key) < n)
+        member = &item[atoi(key)];
+    if (member)
+        *member = rest ? with_value(a, *member, rest, value) : value;
+    else if (item)
         node = list_with_value(a, item, n, (uint32_t)atoi(key), rest, value);
+    if (member || item) {
         free(key);
         return node;
     }
@@ -185,7 +201,31 @@ static struct pk *with_value(struct arena *a, struct pk *node, const char *path,
     return node;
 }
 
-static int set_value(const char *path, const char *where, const char *value)
+/* Returns the value at `path`, or NULL if there is none. */
+static struct pk *value_at(struct pk *node, const char *path)
+{
+    while (node && path) {
+        uint32_t n = 0;
+        struct pk **item = pk_items(node, &n), **pair, **member, *next = NULL;
+        char *key;
+
+        path = split_key(path, &key);
+        member = member_of(node, key);
+        if (member)
+            next = *member;
+        else if (item)
+            next = (uint32_t)atoi(key) < n ? item[atoi(key)] : NULL;
+        else if ((pair = pk_pairs(node, &n)))
+            for (uint32_t i = 0; i < n && !next; i++)
+                next = is_key(pair[2 * i], key) ? pair[2 * i + 1] : NULL;
+        free(key);
+        node = next;
+    }
+    return node;
+}
+
+/* Set, remove or copy a value. `value` is the text of the value; NULL: it is the one at `from`, or it is removed. */
+static int set_value(const char *path, const char *where, const char *value, const char *from)
 {
     struct files *files = files_new();
     struct arena *a = arena_new(0);
@@ -198,10 +238,14 @@ static int set_value(const char *path, const char *where, const char *value)
 
     if (pt) {
         const long long number = value ? strtoll(value, &end, 10) : 0;
-        struct pk *v = !value ? NULL : *value && !*end ? pk_int(a, number) : pk_str(a, value);
-        struct pk *root = with_value(a, pk_copy(a, pt_root(pt)), where, v);
+        struct pk *root = pk_copy(a, pt_root(pt));
+        struct pk *v = from ? value_at(root, from) : !value ? NULL : *value && !*end ? pk_int(a, number)
+                                                                                   : pk_str(a, value);
 
-        rc = pt_build(pt_prefix(pt), root, pt, files, &bytes, &size, &e);
+        if (from && !v)
+            err_data(&e, path, ERR_NO_BYTE, "has no value at %s", from);
+        else
+            rc = pt_build(pt_prefix(pt), with_value(a, root, where, v), pt, files, &bytes, &size, &e);
     }
     if (rc == 0)
         rc = file_replace(path, bytes, size, &e);
@@ -228,9 +272,11 @@ int main(int argc, char **argv)
     int n;
 
     if (argc == 5 && strcmp(argv[1], "set") == 0)
-        return set_value(argv[2], argv[3], argv[4]);
+        return set_value(argv[2], argv[3], argv[4], NULL);
+    if (argc == 5 && strcmp(argv[1], "copy") == 0)
+        return set_value(argv[2], argv[4], NULL, argv[3]);
     if (argc == 4 && strcmp(argv[1], "unset") == 0)
-        return set_value(argv[2], argv[3], NULL);
+        return set_value(argv[2], argv[3], NULL, NULL);
     if (argc != 3)
         return 2;
     if (strcmp(argv[1], "mend") == 0)

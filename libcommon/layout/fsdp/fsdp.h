@@ -17,6 +17,10 @@
  *   unread E         a tensor cannot be put together: the reason is given
  *   optimizer E      its parameters cannot be assigned to names, or it is that of FSDP version 1; W: it has no state of
  *                    a parameter
+ *   shape E          a state that torch makes by zeros_like() has another shape than its parameter
+ *   strided E        such a state is cut over the ranks in another way than its parameter, or a parameter in a way that
+ *                    contradicts another parameter of the same mesh
+ *   mixed_saves E    ranks have different copies of a step, or of a buffer of integers
  *   step E           the step of a parameter is not a whole number; W: parameters have different steps
  *   groups E         ranks have different settings of the optimizer
  */
@@ -54,6 +58,7 @@ struct fsdp_tensor {
     enum dtype dtype;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
+    struct pt_mesh mesh;                /* its placements, which are the same on all ranks; n is 0 for a plain tensor */
     struct tmap *map;
     const char *why;
 };
@@ -72,10 +77,36 @@ bool fsdp_is_of_rank(const struct fsdp *x, enum fsdp_kind kind, int rank, const 
 /* Add a value to the source. */
 void fsdp_add_value(const struct fsdp *x, const struct source_value *v);
 
+/* The parameters of the model that the optimizer numbers, in their order. */
+struct fsdp_numbered {
+    int n;
+    const char **name;                  /* [n] */
+    struct pt_mesh *mesh;               /* [n]: their placements */
+    const struct pk **value;            /* [n * world]: value[i * world + r] is parameter i in the file of rank r */
+};
 /*
- * Read the states of the optimizer into the parameters and values of the source, and its groups. name[0] to name[n - 1]
- * are the names of the model's parameters in their order, which the numbers of the optimizer count.
+ * Read the states of the optimizer into the parameters and values of the source, and its groups. of->name[i] is the
+ * name of its parameter number i.
  */
-void fsdp_read_optimizer(const struct fsdp *x, const char *const *name, int n);
+void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of);
+
+/*
+ * Check a state `key` of parameter `number`, which has the values v[rank] and the whole tensor t. torch makes most
+ * states by zeros_like(parameter), so they have its shape, and each rank has the same part of both. Returns false after
+ * a report if that is not so. Returns true for states that are made in another way.
+ */
+bool fsdp_check_state(const struct fsdp *x, const struct fsdp_numbered *of, int number, const char *key,
+                      const struct fsdp_tensor *t, const struct pk *const *v);
+/*
+ * Compare the copies of a value that is not a parameter, and report the first one that differs. The copies of
+ * parameters are compared by the functions that read them.
+ */
+void fsdp_check_copies(const struct fsdp *x, const char *name, const struct tmap *m);
+/*
+ * Report each parameter that two dimensions of a mesh cut by Shard in one dimension of the tensor, if another parameter
+ * has a _StridedShard there: fully_shard() writes a _StridedShard for every tensor that later dimensions of the mesh
+ * cut in the same dimension.
+ */
+void fsdp_check_placements(const struct fsdp *x, const struct fsdp_numbered *of);
 
 #endif

@@ -34,8 +34,8 @@ static const char *find_part(const struct fsdp *x, const struct pt *pt, const st
 
     if (!pt || !v)
         return "a rank does not have it";
+    memset(&d, 0, sizeof d);
     if (!pt_dtensor(pt, v, &d, &why)) {
-        memset(&d, 0, sizeof d);
         if (!pt_tensor(pt, v, &d.local))
             return "it is no tensor that can be read";
         d.ndim = d.local.ndim;
@@ -45,6 +45,7 @@ static const char *find_part(const struct fsdp *x, const struct pt *pt, const st
     if (why)
         return why;
     t->dtype = d.local.dtype;
+    t->mesh = d.mesh;
     t->ndim = d.ndim;
     memcpy(t->shape, d.shape, sizeof t->shape);
     p->ndim = d.ndim;
@@ -52,6 +53,15 @@ static const char *find_part(const struct fsdp *x, const struct pt *pt, const st
     memcpy(p->len, d.len, sizeof p->len);
     p->extent = tile_runs(x->s->arena, &d.local, RUNS_MAX, &p->n_extents);
     return p->extent ? NULL : "its elements are scattered over its storage";
+}
+
+static bool is_same_mesh(const struct pt_mesh *a, const struct pt_mesh *b)
+{
+    bool same = a->n == b->n;
+
+    for (int i = 0; i < a->n && same; i++)
+        same = a->at[i].ranks == b->at[i].ranks && a->at[i].dim == b->at[i].dim && a->at[i].strided == b->at[i].strided;
+    return same;
 }
 
 static int by_part_place(const void *a, const void *b)
@@ -152,8 +162,10 @@ struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const st
             t.why = arena_fmt(x->s->arena, "rank %d: %s", r, why);
         else if (r > 0 && (t.dtype != other.dtype || !shape_equal(t.ndim, t.shape, other.ndim, other.shape)))
             t.why = arena_fmt(x->s->arena, "ranks 0 and %d have it with different shapes or types", r);
-        if (r == 0)
-            memcpy(&t.shape, &other.shape, sizeof t.shape), t.ndim = other.ndim, t.dtype = other.dtype;
+        else if (r > 0 && !is_same_mesh(&t.mesh, &other.mesh))
+            t.why = arena_fmt(x->s->arena, "ranks 0 and %d have it with different placements", r);
+        if (r == 0 && !why)
+            t = other;
         p[n].rank = r;
         if (!t.why && shape_count(p[n].ndim, p[n].len) != 0)
             n++;

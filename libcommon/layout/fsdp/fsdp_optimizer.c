@@ -17,6 +17,7 @@
 
 struct fsdp_optimizer {
     const struct fsdp *x;
+    const struct fsdp_numbered *of;
     const char *const *name;            /* [n]: names of the parameters by number */
     int n;
     const struct pk **state;            /* [world * n]: the state dict of a parameter on a rank, or NULL */
@@ -70,6 +71,7 @@ static void set_optimizer_state(struct fsdp_optimizer *p, int number, const char
         strbuf_addf(&p->more_text, "%s%s", p->more_text.len ? ", " : "", key);
     }
     memcpy(v.shape, t->shape, sizeof v.shape);
+    fsdp_check_copies(p->x, v.name, t->map);
     fsdp_add_value(p->x, &v);
 }
 
@@ -96,7 +98,8 @@ static void read_param_states(struct fsdp_optimizer *p, int number)
         for (int r = 0; r < p->x->world; r++)
             v[r] = pk_get(p->state[(size_t)r * (size_t)p->n + (size_t)number], key);
         t = fsdp_join(p->x, FSDP_OPTIM, v);
-        if (fsdp_is_joined(p->x, arena_fmt(p->x->s->arena, "optim.state.%s.%s", p->name[number], key), &t))
+        if (fsdp_is_joined(p->x, arena_fmt(p->x->s->arena, "optim.state.%s.%s", p->name[number], key), &t) &&
+            fsdp_check_state(p->x, p->of, number, key, &t, v))
             set_optimizer_state(p, number, key, &t);
     }
     free(v);
@@ -235,9 +238,10 @@ static bool read_fsdp_groups(const struct fsdp_optimizer *p)
     return false;
 }
 
-void fsdp_read_optimizer(const struct fsdp *x, const char *const *name, int n)
+void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of)
 {
-    struct fsdp_optimizer p = { .x = x, .name = name, .n = n, .more = names_new(x->s->arena) };
+    struct fsdp_optimizer p = { .x = x, .of = of, .name = of->name, .n = of->n, .more = names_new(x->s->arena) };
+    const int n = of->n;
     bool good = true;
     int n_files = 0;
 

@@ -199,6 +199,7 @@ static struct param *add_model_tensor(const struct fsdp *x, const char *name, co
         struct source_value v = { .name = name, .map = t->map, .ndim = t->ndim, .buffer = true };
 
         memcpy(v.shape, t->shape, sizeof v.shape);
+        fsdp_check_copies(x, name, t->map);
         fsdp_add_value(x, &v);
         return NULL;
     }
@@ -258,21 +259,23 @@ static struct pk ***list_rank_pairs(const struct fsdp *x, uint32_t *n)
     return pair;
 }
 
-/* Read the model. Returns the names that the optimizer numbers, in the arena; *n_names receives their number. */
-static const char **read_model(struct fsdp *x, int *n_names)
+/* Read the model. Returns the parameters that the optimizer numbers, in the arena. */
+static struct fsdp_numbered read_model(struct fsdp *x)
 {
     struct source *s = x->s;
     struct names *known = names_new(s->arena);
     uint32_t n = 0;
     struct pk ***pair = list_rank_pairs(x, &n);
-    const struct pk **v = xcalloc((size_t)x->world, sizeof *v);
-    const char **name = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *name);
+    const size_t world = (size_t)x->world;
+    struct fsdp_numbered of = { .name = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *of.name),
+                                .mesh = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *of.mesh),
+                                .value = arena_alloc(s->arena, ((size_t)n + 1) * world * sizeof *of.value) };
 
-    *n_names = 0;
     s->param = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *s->param);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = arena_fmt(s->arena, "%s", pk_as_str(pair[0][2 * i]));
         const char *tied = find_tied(x, known, key, pair[0][2 * i + 1]), *ignored;
+        const struct pk **v = &of.value[(size_t)of.n * world];
         struct fsdp_tensor t;
         struct param *p = NULL;
         struct pt_dtensor d;
@@ -285,11 +288,11 @@ static const char **read_model(struct fsdp *x, int *n_names)
         if (p)
             p->shared_with = tied;
         if (!tied && pt_dtensor(fsdp_file(x, FSDP_MODEL, 0), v[0], &d, &ignored))
-            name[(*n_names)++] = key;
+            of.mesh[of.n] = t.mesh, of.name[of.n++] = key;
     }
-    free(v);
     free(pair);
-    return name;
+    fsdp_check_placements(x, &of);
+    return of;
 }
 
 /* ---- values ---- */
@@ -324,8 +327,7 @@ int fsdp_source_open(struct source *s, const struct source_listing *l, const str
                      struct err *e)
 {
     struct fsdp x = { .s = s, .l = l, .o = o, .r = r };
-    const char **name;
-    int n;
+    struct fsdp_numbered of;
 
     s->layout = &fsdp_layout;
     if (find_world(&x, e) < 0)
@@ -337,9 +339,9 @@ int fsdp_source_open(struct source *s, const struct source_listing *l, const str
     open_rank_files(&x);
     if (fsdp_file(&x, FSDP_MODEL, 0))
         snprintf(s->run.torch_dialect, sizeof s->run.torch_dialect, "%s", pt_dialect(fsdp_file(&x, FSDP_MODEL, 0)));
-    name = read_model(&x, &n);
+    of = read_model(&x);
     read_extra_state(&x);
     if (!o->no_optimizer)
-        fsdp_read_optimizer(&x, name, n);
+        fsdp_read_optimizer(&x, &of);
     return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }
