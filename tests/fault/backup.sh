@@ -135,9 +135,9 @@ check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$s
 check "all are sound" ckpt-backup verify -q "$W/store"
 clean
 
-# Flip one bit in each of the run's four steps. A byte outside of the records that no reader of the archive uses is a
-# warning of ckpt-inspect verify, which names its offset: such a step is copied as it is. Each other step gives one line
-# and no backup.
+# Flip one bit in each of the run's four steps. Where ckpt-inspect verify finds no error, the byte is outside of the
+# records, no reader of the archive uses it, and a warning names its offset: such a step is copied as it is. Each other
+# step gives one line and no backup. (A wrong length in a local header is a warning and moves a record: an error too.)
 i=0
 while [ $i -lt $(((flips + 7) / 8)) ]; do
     "$TBIN/tools/flip" "$W/flipped" "$W"/run/global_step*0 || fail "flip"
@@ -145,8 +145,9 @@ while [ $i -lt $(((flips + 7) / 8)) ]; do
     ckpt-backup copy -q --rules "$W/rules" "$W/run" >"$W/log" 2>&1; status=$?
     while read -r byte bit file; do
         step=${file#"$W/run/"} step=${step%%/*}
-        if ckpt-inspect verify "$W/run/$step" 2>&1 |
-            grep -q "^warning: $file: at byte $byte: .* expected \(here \)\?(as "; then
+        if ckpt-inspect verify "$W/run/$step" >"$W/verdict" 2>&1; then
+            grep -q "^warning: $file: at byte $byte: .* expected \(here \)\?(as " "$W/verdict" && pass ||
+                fail "bit $bit of byte $byte of $file is flipped: verify names it in no warning: $(cat "$W/verdict")"
             same "$W/store/$step" "$W/run/$step" && pass ||
                 fail "bit $bit of byte $byte of $file, which no reader uses: $step is not copied: $(cat "$W/log")"
         else
