@@ -13,6 +13,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/diff.h"
@@ -385,10 +386,9 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
 static const struct pt *mp_file(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++) {
-        const char *name = s->file[i].name;
+        const enum ds_kind kind = ds_name_parse(s->file[i].name).kind;
 
-        if (s->file[i].pt &&
-            (str_starts(name, "mp_rank_") || (str_starts(name, "zero_pp_rank_") && str_ends(name, "_model_states.pt"))))
+        if (s->file[i].pt && (kind == DS_MP || kind == DS_ZERO3))
             return s->file[i].pt;
     }
     return NULL;
