@@ -54,4 +54,9 @@ const struct layout fsdp_layout = {
     .name = "fsdp", .any_model = true, .manifest_writer = "reshape --to dcp --ranks N IN OUT",
 };
 
+const struct layout megatron_layout = {
+    .name = "megatron", .any_model = true, .core_names = true, .tag_prefix = "iter_", .tag_digits = 7,
+    .manifest_writer = "reshape --to torchdist --ranks N IN OUT",
+};
+
 const struct layout single_file_layout = { .name = "pt" };

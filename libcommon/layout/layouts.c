@@ -206,6 +206,7 @@ static const struct {
     { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },
     { &dcp_layout, dcp_marks, NULL, dcp_source_open },
     { &fsdp_layout, fsdp_marks, NULL, fsdp_source_open },
+    { &megatron_layout, megatron_marks, NULL, megatron_source_open },
     { &hf_layout, hf_marks, NULL, hf_files_source_open },
     { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
 };

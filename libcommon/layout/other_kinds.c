@@ -3,7 +3,6 @@
  */
 #include "libcommon/layout/other_kinds.h"
 
-#include <ctype.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -12,18 +11,6 @@
 static bool is_adapter(const char *name)
 {
     return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
-}
-
-/*
- * Returns true if `name` has the legacy Megatron form mp_rank_TT[_PPP[_EEE]], as the name of a folder or of a file
- * inside it.
- */
-static bool is_legacy_megatron(const char *name)
-{
-    if (!str_starts(name, "mp_rank_") || !isdigit((unsigned char)name[8]))
-        return false;
-    name += 8 + strspn(name + 8, "0123456789_");
-    return !*name || strcmp(name, "/model_optim_rng.pt") == 0 || strcmp(name, "/distrib_optim.pt") == 0;
 }
 
 static bool is_meta(const char *name)
@@ -78,9 +65,6 @@ static const struct other_kind_row {
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
-    { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch), which cannot be read; "
-                                "Megatron-LM converts it to torch_dist, which can be read, with "
-                                "--ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
     { is_meta, true, "Meta's own form of Llama (consolidated.*.pth); "
                      "transformers/models/llama/convert_llama_weights_to_hf.py converts it to a model folder" },
     { is_litgpt, true, "a model of litgpt; ckpt-inspect IN/lit_model.pth lists its tensors, and litgpt "
