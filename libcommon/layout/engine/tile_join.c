@@ -30,7 +30,7 @@ static bool is_same_part(const struct tile_part *x, const struct tile_part *y)
     return true;
 }
 
-/* The n sorted parts of a tensor, of which each is there `copies` times. */
+/* The n sorted parts of a tensor. Each is there `copies` times. */
 struct sorted_parts {
     const struct tile_part *part;
     int n, copies;

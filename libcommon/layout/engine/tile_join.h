@@ -1,5 +1,5 @@
 /*
- * tile_join.h - make the map of a tensor from the parts that several ranks hold, of which some may be copies
+ * tile_join.h - make the map of a tensor from the parts that several ranks hold; some parts may be copies
  */
 #ifndef SHARDKIT_LAYOUT_TILE_JOIN_H
 #define SHARDKIT_LAYOUT_TILE_JOIN_H
