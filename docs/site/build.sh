@@ -2,8 +2,8 @@
 # build.sh - build the documents and man pages into static pages: build.sh OUT
 #
 # Each docs/*.md, README.md, CONTRIBUTING.md and CHANGELOG.md, and each docs/*.1 becomes a page of OUT, with a list of all
-# pages and a search that needs no network (words.js, made from the pages' text). Needs pandoc, and python3 for words.js;
-# says so and exits 1 without them. The pages refer to no other host.
+# pages and a search that needs no network (words.js, made from the pages' text). Needs pandoc and python3; says so and
+# exits 1 without them. The pages refer to no other host.
 set -eu
 cd "$(dirname "$0")/../.."
 out=$1
@@ -35,24 +35,27 @@ title_of() { sed -n 's/^# //p' "$1" | head -n 1 | tr -d '`'; }
 } >"$work/pages"
 sed -e "/<!-- PAGES -->/{r $work/pages" -e 'd;}' docs/site/page.html >"$work/page.html"
 
-# page FORMAT SOURCE NAME TITLE: links to other documents become links to their pages.
+# page NAME TITLE PANDOC-OPTIONS... <SOURCE: links to other documents become links to their pages.
 page() {
-    toc=--toc
-    case $1.$3 in man.*|*.index) toc= ;; esac
-    # shellcheck disable=SC2086
-    pandoc -f "$1" -t html5 --template "$work/page.html" $toc --toc-depth 2 --metadata title="$4" "$2" |
+    name=$1 title=$2
+    shift 2
+    pandoc -t html5 --template "$work/page.html" --metadata title="$title" "$@" |
         sed -E -e 's#href="(docs/)?([a-z0-9-]+)\.md(\#[^"]*)?"#href="\2.html\3"#g' \
             -e 's#href="(\.\./)?CONTRIBUTING\.md#href="contributing.html#g; s#href="(\.\./)?CHANGELOG\.md#href="changelog.html#g' \
             -e 's#href="(\.\./)?README\.md#href="index.html#g; s#(src|href)="docs/#\1="#g' \
-            -e '/<h1>/{s#<h1>([^<]*)</h1>#<h2 id="\L\1">\E\1</h2>#; :again s#(id="[^" ]*) ([^"]*">)#\1-\2#; t again }' \
-            -e "s#<a href=\"$3.html\">#<a class=\"here\" href=\"$3.html\">#" >"$out.part/$3.html"
+            -e "s#<a href=\"$name.html\">#<a class=\"here\" href=\"$name.html\">#" >"$out.part/$name.html"
+}
+document() { page "$1" "$2" -f gfm --toc --toc-depth 2 <"$3"; }
+man_page() {
+    pandoc -f man -t json "$1" | python3 docs/site/headings.py "$(basename "$1" .1)(1)" |
+        page "$(basename "$1")" "$(basename "$1" .1)" -f json --toc --toc-depth 3
 }
 
-page gfm README.md index shardkit
-page gfm CONTRIBUTING.md contributing Contributing
-page gfm CHANGELOG.md changelog Changes
-for f in docs/*.md; do page gfm "$f" "$(basename "$f" .md)" "$(title_of "$f")"; done
-for f in docs/*.1; do page man "$f" "$(basename "$f")" "$(basename "$f" .1)"; done
+page index shardkit -f gfm <README.md
+document contributing Contributing CONTRIBUTING.md
+document changelog Changes CHANGELOG.md
+for f in docs/*.md; do document "$(basename "$f" .md)" "$(title_of "$f")" "$f"; done
+for f in docs/*.1; do man_page "$f"; done
 cp docs/*.svg docs/site/site.css docs/site/search.js LICENSE "$out.part"
 python3 docs/site/words.py "$out.part" >"$out.part/words.js"
 rm -rf "${out:?}"

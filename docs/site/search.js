@@ -36,6 +36,8 @@
         if (!hits.length)
             found.textContent = "No page has all of these words.";
     }
+    /* The list of pages stands beside the text on a wide screen, closed above it on a narrow one. */
+    document.getElementById("pages").open = !window.matchMedia("(max-width: 50rem)").matches;
     box.addEventListener("input", search);
     found.addEventListener("click", function () { box.value = ""; setTimeout(search, 0); });
 }());

@@ -23,6 +23,8 @@ for name, text in pages.items():
             bad += 1; print(f"{name}: {link} leads nowhere")
 sys.exit(bad > 0)
 EOF
+check "headings of man pages have names" sh -c '! grep -E "<h[23]>" "$1"/*.1.html' - "$W/site"
+check "man pages have contents" sh -c 'grep -L "class=\"toc\"" "$1"/*.1.html | diff - /dev/null' - "$W/site"
 check "links" python3 "$W/links.py" "$W/site"
 for b in chromium chromium-browser; do
     command -v $b >/dev/null || continue
