@@ -748,6 +748,17 @@ static void test_most_segments(void **state)
     free(dir);
 }
 
+/*
+ * Return the shell command that starts this program. Below an emulator, /proc/PID/exe is the emulator; the caller of the
+ * program gives the command in TEST_SELF then.
+ */
+static char *own_command(void)
+{
+    const char *command = getenv("TEST_SELF");
+
+    return command ? xstrdup(command) : str_fmt("/proc/%ld/exe", (long)getpid());
+}
+
 /* Another process, "--full PATH", with a limit on file sizes: the error names the cause, and exit is quiet. */
 static int full_main(const char *path)
 {
@@ -770,13 +781,14 @@ static int full_main(const char *path)
 
 static void test_full_disk(void **state)
 {
-    char *dir = scratch(), *cmd = str_fmt("/proc/%ld/exe --full %s/x.h5", (long)getpid(), dir);
+    char *dir = scratch(), *self = own_command(), *cmd = str_fmt("%s --full %s/x.h5", self, dir);
     struct err e = {0};
 
     (void)state;
     assert_int_equal(system(cmd), 0);
     assert_int_equal(dir_remove(dir, &e), 0);
     free(cmd);
+    free(self);
     free(dir);
 }
 
@@ -876,14 +888,14 @@ static void flip_all(const char *dir, uint64_t step)
 {
     struct flips f = { .path = path_join(dir, "index.h5"), .good = str_fmt("%s/good.h5", dir), .step = step };
     struct err e = {0};
-    char *bytes = file_slurp(f.path, 1 << 24, &f.size, &e);
+    char *bytes = file_slurp(f.path, 1 << 24, &f.size, &e), *self = own_command();
 
     assert_non_null(bytes);
     write_file(f.good, bytes, f.size);
     f.payload = payload_of(f.path, f.size);
     while (f.next < f.size) {
-        char *cmd = str_fmt("/proc/%ld/exe --flip %s %s %llu %llu", (long)getpid(), dir, f.good,
-                            (unsigned long long)f.next, (unsigned long long)step);
+        char *cmd = str_fmt("%s --flip %s %s %llu %llu", self, dir, f.good, (unsigned long long)f.next,
+                            (unsigned long long)step);
         FILE *out = popen(cmd, "r");
 
         assert_non_null(out);
@@ -902,6 +914,7 @@ static void flip_all(const char *dir, uint64_t step)
     assert_int_equal(f.crashed, 0);
     assert_int_equal(f.wrong, 0);
     free(f.payload);
+    free(self);
     free(bytes);
     free(f.good);
     free(f.path);
