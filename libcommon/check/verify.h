@@ -46,6 +46,7 @@ struct verify_runs {
 
 struct verify_opts {
     bool lenient;               /* do not check container bytes that no reader uses */
+    bool tables_only;           /* folders only: stop before tensor data are read */
     bool weights_only;          /* ignore the optimizer's files, even if they exist */
     bool allow_drift;           /* report copies of replicated parameters that disagree as a warning instead of an
                                  * error */
@@ -68,6 +69,12 @@ struct verify_opts {
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 void verify_runs_free(struct verify_runs *l);
+/*
+ * Verify the folder `path` without reading its tensor data: only the checks of the first phases, such as whether all
+ * files, parameters and states exist that others name, and have the sizes that the configuration states. Adds findings
+ * to `r`; `model` is source_opts.model. Returns -1 as verify_run() does.
+ */
+MUST_CHECK int verify_tables(const char *path, const char *model, int threads, struct report *r, struct err *e);
 /*
  * Verify `path` without a report. Returns 0 if there is no ERROR finding. Otherwise returns -1, and *e is the first
  * ERROR finding or the reason why `path` could not be verified.

@@ -32,6 +32,7 @@ struct ckptedit {
     bool allow_lost;
     struct inputs inputs;       /* what the command reads, except IN */
     bool holes;                 /* the command accepts an IN in which files are missing */
+    bool only_types;            /* the command changes no names and sizes, so OUT has the contradictions of IN */
     struct strbuf log;          /* journal of what salvage has restored; it is stored in the result */
     struct strbuf shape;        /* the words of the command line, without IN, on which the result depends */
 };
@@ -70,6 +71,15 @@ ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_
 ckptedit_change change_salvage, change_merge_adapter;
 /* Remove the tensors whose names match an argument of the command. */
 MUST_CHECK int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e);
+
+/* ---- edit_result.c: callbacks of convert_opts; ctx is the struct ckptedit ---- */
+
+/*
+ * Check the tables of the finished folder `dir` as verify does. An ERROR that IN does not have is a failure, or a
+ * warning with --accept-mismatch.
+ */
+MUST_CHECK int check_edit_result(void *ctx, const char *dir, struct err *e);
+void warn_of_edit(void *ctx, const char *text);
 
 /* ---- edit_run.c, cmd_place.c: return the exit status ---- */
 

@@ -64,7 +64,7 @@ static const struct option_row rows[] = {
     { "verify", .help = "read OUT back and compare it before it gets its final name", FIELD(cli.verify),
       .marks = CMD_CHANGES },
     { "accept-mismatch", .help = "print a warning instead of an error if the files of IN are not from one save, or "
-                                 "hold NaN, infinite or contradictory values",
+                                 "hold NaN, infinite or contradictory values, or if verify would refuse OUT",
       FIELD(cli.accept_mismatch), .marks = CMD_CHANGES },
     CLI_ROW_MODEL(struct ckptedit, cli.model, CMD_CHANGES),
     {0},

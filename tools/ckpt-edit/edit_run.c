@@ -56,7 +56,7 @@ static void print_edit_plan(const struct ckptedit *j, const struct edit *x, cons
             json_array_append_new(files, json_pack("{s:o, s:s, s:I}", "name", text_json(name), "what", what, "bytes",
                                                    (json_int_t)bytes));
         else
-            printf("%-8s %14" PRIu64 "  %s\n", what, bytes, name);
+            printf("%-8s %14" PRIu64 "  %s\n", what, bytes, text_shown(name));
     }
     if (j->cli.json) {
         json_t *o = sum_json(sum);
@@ -142,6 +142,9 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
 
     o.part = 0;
     o.n_parts = 1;
+    o.inspect = j->only_types || j->derived ? NULL : check_edit_result;
+    o.warn = warn_of_edit;
+    o.ctx = j;
     if (j->in_place && swap_record_edit(s->path, j->shape.buf, e) < 0)
         return -1;
     if (convert_run(edit_source(x), edit_sink(&so, x), &o, &res, e) < 0) {

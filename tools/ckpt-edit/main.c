@@ -108,6 +108,7 @@ static int run_edit_command(struct ckptedit *j)
         return cli_done(&j->cli, cmd->run(j));
     find_folders(j, is.mark);
     j->holes = is.mark == CMD_SALVAGE;
+    j->only_types = is.mark == CMD_CAST;
     rc = find_steps(j);
     list_edit_inputs(j, is.mark);
     if (rc == EXIT_OK)
