@@ -81,7 +81,8 @@ static void print_copy_preview(struct backup *b, const struct place *p, const st
                            "form", receipt_form_name(form), "size_bytes", (json_int_t)c->size_bytes, "n_files",
                            c->n_files, "dry_run", 1));
     else
-        printf("%s: %d files, %s, to %s/%s\n", c->path, c->n_files, bytes_text(c->size_bytes, size), p->path, name);
+        printf("%s: %d files, %s, to %s/%s\n", text_shown(c->path), c->n_files, bytes_text(c->size_bytes, size),
+               text_shown(p->path), text_shown(name));
     free(name);
 }
 

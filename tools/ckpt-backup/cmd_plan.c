@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
@@ -14,25 +15,118 @@
 
 /* ---- printing ---- */
 
+/* Returns true if the schedule removes the step from this place, or from the run's folder if `place` is DUE_RUN. */
+static bool is_forgotten(const struct survey *s, int place, int64_t step, enum backup_form form)
+{
+    for (int i = 0; i < s->n_actions; i++) {
+        const struct due_action *a = &s->action[i];
+
+        if (a->verb == DUE_FORGET && a->place == place && a->step == step && (place == DUE_RUN || a->form == form))
+            return true;
+    }
+    return false;
+}
+
+/* What remains of a step in the run and all places after the removals of the schedule. */
+enum remainder { REMAINS_NOTHING, REMAINS_WEIGHTS, REMAINS_WHOLE };
+static const char *const remainder_name[] = { "none", "weights", "whole" };
+
+static enum remainder find_remainder(const struct survey *s, int64_t step)
+{
+    enum remainder is = REMAINS_NOTHING;
+
+    for (int i = 0; i < s->n_steps; i++)
+        if (s->step[i] == step && !is_forgotten(s, DUE_RUN, step, FORM_WHOLE))
+            return REMAINS_WHOLE;
+    for (int p = 0; p < s->rules.n_places; p++)
+        for (int i = 0; i < s->held[p].n_held; i++) {
+            const struct due_held *h = &s->held[p].held[i];
+
+            if (h->step != step || !h->verified || is_forgotten(s, p, step, h->form))
+                continue;
+            if (h->form != FORM_WEIGHTS)
+                return REMAINS_WHOLE;
+            is = REMAINS_WEIGHTS;
+        }
+    return is;
+}
+
+/* Returns the text that a line about a removal ends with. */
+static const char *loss_text(const struct due_action *a, enum remainder left)
+{
+    if (left == REMAINS_NOTHING)
+        return " (no other copy exists)";
+    return left == REMAINS_WEIGHTS && a->form != FORM_WEIGHTS ? " (its optimizer exists nowhere else)" : "";
+}
+
 static void print_action(const struct backup *b, const struct survey *s, const struct due_action *a)
 {
     static const char *const verb[] = { "copy", "forget", "wait" };
     char *tag = str_fmt("global_step%lld", (long long)a->step);
     char *name = receipt_name(tag, a->verb == DUE_COPY || a->place != DUE_RUN ? a->form : FORM_WHOLE);
+    const char *where = text_shown(survey_where(s, a->place));
+    const enum remainder left = find_remainder(s, a->step);
 
     if (b->cli.json)
-        cli_json(json_pack("{s:s, s:I, s:o, s:o, s:s, s:o}", "action", verb[a->verb], "step", (json_int_t)a->step,
+        cli_json(json_pack("{s:s, s:I, s:o, s:o, s:s, s:o, s:o}", "action", verb[a->verb], "step", (json_int_t)a->step,
             "name", text_json(name), "place", text_json(survey_where(s, a->place)), "form", receipt_form_name(a->form),
-            "waits_for", a->verb == DUE_WAIT ? text_json(survey_where(s, a->for_place)) : json_null()));
+            "waits_for", a->verb == DUE_WAIT ? text_json(survey_where(s, a->for_place)) : json_null(),
+            "left", a->verb == DUE_FORGET ? json_string(remainder_name[left]) : json_null()));
     else if (a->verb == DUE_COPY)
-        printf("copy    %s to %s (%s)\n", tag, survey_where(s, a->place), receipt_form_name(a->form));
+        printf("copy    %s to %s (%s)\n", tag, where, receipt_form_name(a->form));
     else if (a->verb == DUE_FORGET)
-        printf("forget  %s in %s\n", name, survey_where(s, a->place));
+        printf("forget  %s in %s%s\n", name, where, loss_text(a, left));
     else
-        printf("wait    %s in %s may be removed once %s holds %s, verified\n", name, survey_where(s, a->place),
-               survey_where(s, a->for_place), a->for_place == a->place ? "newer ones" : "it");
+        printf("wait    %s in %s may be removed once %s holds %s, verified\n", name, where,
+               text_shown(survey_where(s, a->for_place)), a->for_place == a->place ? "newer ones" : "it");
     free(name);
     free(tag);
+}
+
+/* If the place has a file of this name without a receipt, warn that the copy will fail, and return true. */
+static bool warn_not_a_backup(const struct backup *b, const struct survey *s, const struct due_action *a)
+{
+    char *tag = str_fmt("global_step%lld", (long long)a->step), *name = receipt_name(tag, a->form);
+    char *path = path_join(survey_where(s, a->place), name);
+    struct stat st;
+    const bool taken = !rules_is_remote(survey_where(s, a->place)) && lstat(path, &st) == 0;
+
+    if (taken)
+        cli_warn(&b->cli, "%s: exists, but is not a backup of ckpt-backup, so this copy will fail; move it to another "
+                          "folder", path);
+    free(path);
+    free(name);
+    free(tag);
+    return taken;
+}
+
+/*
+ * If the place holds another backup of the name that is due, print that the copy will compare the bytes, or, if the
+ * names or sizes of the files differ, that it will fail. Returns true in the latter case.
+ */
+static bool warn_name_taken(const struct backup *b, const struct survey *s, const struct due_action *a)
+{
+    const struct receipt *rec = survey_receipt(s, a->place, a->step, a->form);
+    char *path = survey_tag_path(s, a->step);
+    struct err ignored = {0};
+    bool fails = false;
+    struct content c;
+
+    if (!rec)
+        fails = warn_not_a_backup(b, s, a);
+    if (rec && rec->intact && content_open(&c, path, a->form, b->cli.threads, &ignored) == 0) {
+        fails = !place_same_sizes(rec, &c);
+        if (fails)
+            cli_warn(&b->cli, "%s: holds a different backup named %s (copied from %s), so this copy will fail; move it "
+                              "to another folder, or give another place", survey_where(s, a->place), rec->name,
+                     rec->source);
+        else if (!place_same_files(rec, &c))
+            cli_warn(&b->cli, "%s: holds a backup named %s of files with other times; the copy compares the bytes, and "
+                              "fails if they differ", survey_where(s, a->place), rec->name);
+        content_free(&c);
+    }
+    free(path);
+    return fails;
 }
 
 /*
@@ -49,7 +143,7 @@ int cmd_plan(struct backup *b)
 {
     struct survey s;
     struct err e = {0};
-    int n[3] = {0}, rc;
+    int n[3] = {0}, n_taken = 0, rc;
 
     if (survey_open(&s, b, false, &e) < 0)
         return cli_fail(&b->cli, &e);
@@ -57,12 +151,14 @@ int cmd_plan(struct backup *b)
     survey_warn_newer(&s, b);
     for (int i = 0; i < s.n_actions; i++) {
         print_action(b, &s, &s.action[i]);
+        if (s.action[i].verb == DUE_COPY)
+            n_taken += warn_name_taken(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
     }
     cli_info(&b->cli, "%d steps in %s: %d to copy, %d may be removed, %d wait for a verified copy",
              s.n_steps, s.run, n[DUE_COPY],
              n[DUE_FORGET], n[DUE_WAIT]);
-    rc = s.incomplete ? EXIT_BAD : EXIT_OK;
+    rc = s.incomplete || n_taken ? EXIT_BAD : EXIT_OK;
     survey_close(&s);
     return rc;
 }

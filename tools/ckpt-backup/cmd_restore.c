@@ -24,7 +24,7 @@ static void print_receipt(const struct backup *b, const struct place *p, const s
         cli_json(o);
         return;
     }
-    printf("%-28s %-8s %9s %6d  %-16s  %-16s  %s\n", rec->name, receipt_form_name(rec->form),
+    printf("%-28s %-8s %9s %6d  %-16s  %-16s  %s\n", text_shown(rec->name), receipt_form_name(rec->form),
            bytes_text(rec->size_bytes, size), rec->n_files, backup_time(rec->copied_s, copied),
            backup_time(rec->verified_s, verified), receipt_state(rec, "NOT SOUND"));
 }
@@ -42,7 +42,7 @@ static int list_place(struct backup *b, const char *path)
         rc = cli_fail(&b->cli, &e);
     } else {
         if (!b->cli.json && !b->cli.quiet)
-            printf("%s: %d backup%s\n", p->path, l.n, l.n == 1 ? "" : "s");
+            printf("%s: %d backup%s\n", text_shown(p->path), l.n, l.n == 1 ? "" : "s");
         for (int i = 0; i < l.n; i++) {
             print_receipt(b, p, l.receipt[i]);
             rc = receipt_is_sound(l.receipt[i]) ? rc : EXIT_BAD;

@@ -23,8 +23,8 @@ static void print_verified_backup(struct backup *b, const struct place *p, const
         json_object_set_new(o, "recorded", json_boolean(recorded));
         cli_json(o);
     } else if (!b->cli.quiet) {
-        printf("%s/%s: %s, %d files, %s\n", p->path, rec->name, receipt_state(rec, "DAMAGED"), rec->n_files,
-               bytes_text(rec->size_bytes, size));
+        printf("%s/%s: %s, %d files, %s\n", text_shown(p->path), text_shown(rec->name), receipt_state(rec, "DAMAGED"),
+               rec->n_files, bytes_text(rec->size_bytes, size));
     }
 }
 

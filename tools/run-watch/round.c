@@ -104,7 +104,7 @@ static void print_round(const struct runwatch *w, bool well)
         json_object_update_missing(o, w->facts);
         cli_json(o);
     } else if (w->text.len) {
-        fwrite(w->text.buf, 1, w->text.len, stdout);
+        cli_printf(stdout, "%s", w->text.buf);
     } else {
         print_findings(w);
     }

@@ -151,6 +151,8 @@ void place_refuse_other(const struct place *p, const struct receipt *rec, struct
  * times.
  */
 void place_copy_mtimes(struct receipt *rec, const struct content *c);
+/* Returns true if the receipt and the content have the same names and sizes. */
+bool place_same_sizes(const struct receipt *rec, const struct content *c);
 /* Returns true if the receipt and the content have the same names, sizes and times. */
 bool place_same_files(const struct receipt *rec, const struct content *c);
 /*

@@ -87,6 +87,11 @@ static bool has_content_files(const struct receipt *rec, const struct content *c
     return true;
 }
 
+bool place_same_sizes(const struct receipt *rec, const struct content *c)
+{
+    return has_content_files(rec, c, false);
+}
+
 bool place_same_files(const struct receipt *rec, const struct content *c)
 {
     return has_content_files(rec, c, true);
