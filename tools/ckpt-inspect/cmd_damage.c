@@ -444,10 +444,11 @@ static void print_damage_json(const struct damaged *x)
         json_array_append_new(states, damaged_state_json(x, &x->x.state[i]));
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
-    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "path",
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "path",
                        out_text(x->s->path), "layout", source_layout_name(x->s), "damaged", (int)is_damaged(x),
                        "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
-                       "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
+                       "records_unchecked", x->d.n_unchecked, "complete", (int)!is_damaged(x),
+                       "list_complete", (int)is_damage_list_complete(x),
                        "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0 && !is_mixed(x)),
                        "foreign", out_findings(x->foreign), "findings",
                        out_findings(x->r), "records", records_json(x), "states", states, "values", values, "listed",
