@@ -81,7 +81,7 @@ arguments() {
     average|ema) [ "$1" = average ] || printf '%s ' --decay 0.5; echo "$W/from/$row" ;;
     retag) echo --step 21 ;;
     cast) echo bf16 ;;
-    rename) echo '(.*)bias$ $1shift' ;;
+    rename) echo '--accept-mismatch (.*)bias$ $1shift' ;;
     layers) echo keep 0-1 ;;
     vocab) echo --tokens 256 ;;
     thin|salvage) ;;

@@ -89,22 +89,22 @@ static bool warn_not_a_backup(const struct backup *b, const struct survey *s, co
     char *tag = str_fmt("global_step%lld", (long long)a->step), *name = receipt_name(tag, a->form);
     char *path = path_join(survey_where(s, a->place), name);
     struct stat st;
-    const bool taken = !rules_is_remote(survey_where(s, a->place)) && lstat(path, &st) == 0;
+    const bool exists = !rules_is_remote(survey_where(s, a->place)) && lstat(path, &st) == 0;
 
-    if (taken)
+    if (exists)
         cli_warn(&b->cli, "%s: exists, but is not a backup of ckpt-backup, so this copy will fail; move it to another "
                           "folder", path);
     free(path);
     free(name);
     free(tag);
-    return taken;
+    return exists;
 }
 
 /*
  * If the place holds another backup of the name that is due, print that the copy will compare the bytes, or, if the
  * names or sizes of the files differ, that it will fail. Returns true in the latter case.
  */
-static bool warn_name_taken(const struct backup *b, const struct survey *s, const struct due_action *a)
+static bool warn_occupied_name(const struct backup *b, const struct survey *s, const struct due_action *a)
 {
     const struct receipt *rec = survey_receipt(s, a->place, a->step, a->form);
     char *path = survey_tag_path(s, a->step);
@@ -143,7 +143,7 @@ int cmd_plan(struct backup *b)
 {
     struct survey s;
     struct err e = {0};
-    int n[3] = {0}, n_taken = 0, rc;
+    int n[3] = {0}, n_occupied = 0, rc;
 
     if (survey_open(&s, b, false, &e) < 0)
         return cli_fail(&b->cli, &e);
@@ -152,13 +152,13 @@ int cmd_plan(struct backup *b)
     for (int i = 0; i < s.n_actions; i++) {
         print_action(b, &s, &s.action[i]);
         if (s.action[i].verb == DUE_COPY)
-            n_taken += warn_name_taken(b, &s, &s.action[i]);
+            n_occupied += warn_occupied_name(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
     }
     cli_info(&b->cli, "%d steps in %s: %d to copy, %d may be removed, %d wait for a verified copy",
              s.n_steps, s.run, n[DUE_COPY],
              n[DUE_FORGET], n[DUE_WAIT]);
-    rc = s.incomplete || n_taken ? EXIT_BAD : EXIT_OK;
+    rc = s.incomplete || n_occupied ? EXIT_BAD : EXIT_OK;
     survey_close(&s);
     return rc;
 }

@@ -20,7 +20,7 @@ static bool is_error_of_input(const struct report *was, const struct finding *f)
     return false;
 }
 
-/* Returns the text of a finding about the folder `dir`, with the name that the folder will have. The caller frees it. */
+/* Returns the text of a finding about the folder `dir`, with its final name. The caller frees it. */
 static char *text_of_result(const struct finding *f, const char *dir, const char *name)
 {
     char *text = finding_text(f), *rest = text, *at;
@@ -35,8 +35,8 @@ static char *text_of_result(const struct finding *f, const char *dir, const char
 }
 
 /* Print each new ERROR as a warning with --accept-mismatch, or fail with the first one. */
-static int judge_errors(const struct ckptedit *j, const struct report *r, const struct report *was, const char *dir,
-                        struct err *e)
+static int report_new_errors(const struct ckptedit *j, const struct report *r, const struct report *was,
+                             const char *dir, struct err *e)
 {
     for (int i = 0; i < report_n(r); i++) {
         const struct finding *f = report_get(r, i);
@@ -64,7 +64,7 @@ int check_edit_result(void *ctx, const char *dir, struct err *e)
     if (rc == 0 && report_count(r, SEV_ERROR))
         rc = verify_tables(j->in, j->cli.model, j->cli.threads, was, e);
     if (rc == 0)
-        rc = judge_errors(j, r, was, dir, e);
+        rc = report_new_errors(j, r, was, dir, e);
     report_free(r);
     report_free(was);
     return rc;
