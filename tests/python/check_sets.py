@@ -19,6 +19,7 @@ section, and "N passed, N failed, N skipped", which counts these lines.
 import hashlib
 import json
 import os
+import re
 import sys
 
 try:
@@ -52,12 +53,13 @@ NOT_READ = {
 }
 # Errors of open() for a folder of folders, which is not a checkpoint itself.
 OF_FOLDERS = ("holds no checkpoint:", " in it")
-# Errors of open() for forms that no tool reads, and for sets of tests/data that lack files or have tensors that cannot be
-# read.
+# Errors of open() for forms that no tool reads, and for sets of tests/data that lack files or have other tensors.
 NOT_SUPPORTED = (
-    "is not a checkpoint, but", "saved as dp_reshardable", "mixture-of-experts checkpoints of DeepSpeed are not supported",
-    "so it is not a checkpoint of the pipeline engine", "has no optimizer files", "which parameters there are is unknown",
-    "only TORCH_SAVE can be read", "only items without transformation can be read", "cannot be read: a",
+    "is not a checkpoint, but", "saved as dp_reshardable",
+    "mixture-of-experts checkpoints of DeepSpeed are not supported",
+    "so it is not a checkpoint of the pipeline engine", "has no optimizer files",
+    "which parameters there are is unknown", "only TORCH_SAVE can be read",
+    "only items without transformation can be read", "cannot be read: a",
 )
 SINGLE_FILES = (".ckpt", ".pth")
 # States by which a key "STATE/NAME" is looked for.
@@ -119,14 +121,27 @@ def names_of(ck, key, want):
             yield f"optimizer_states.0.state.{names.index(name)}.{state}", None
 
 
+def find_stack(ck, key, want):
+    """The tensors of a folder of Megatron-LM's legacy form that a key means. The key is as in torch_dist: a name, or
+    optimizer.state.STATE.NAME, of which a name without the number of its layer stands for all layers."""
+    _, state, name = re.fullmatch(r"(optimizer\.state\.(exp_avg_sq|exp_avg|fp32_param|param)\.)?(.*)", key).groups()
+    state = "bf16" if state is None else "fp32" if "param" in state else state
+    layers = range(want["shape"][0] if ".layers." in name else 1)
+    rows = [name.replace(".layers.", f".layers.{i}.", 1) for i in layers]
+    return [(row, state) for row in rows if row in ck and state in ck.states(row)]
+
+
 def find(ck, key, want):
-    """The tensor that a key of expected.json means, with its name and state."""
+    """The names and states of the tensors that a key of expected.json means: one, or the layers of a stack."""
+    if ck.layout == "megatron":
+        return find_stack(ck, key, want)
     for name, state in names_of(ck, key, want):
         try:
-            return ck.info(name, state), name, state
+            ck.info(name, state)
+            return [(name, state)]
         except shardkit.Error:
             pass
-    return None, None, None
+    return []
 
 
 def compare(ck, expected):
@@ -140,12 +155,14 @@ def compare(ck, expected):
         if "/" in key and key.split("/", 1)[0] not in STATES:
             continue
         n += 1
-        t, name, state = find(ck, key, want)
-        if t is None:
+        found = find(ck, key, want)
+        if not found:
             first = first or f"{key} is not found"
             continue
+        t = ck.info(*found[0])
+        shape = list(t.shape) if len(t.shape) == len(want["shape"]) else [len(found), *t.shape]
         dtype = shardkit._DTYPES.get(t.dtype, (0, 0, t.dtype))[2]
-        have = (dtype, list(t.shape), hashlib.sha256(bytes_of(ck, name, state)).hexdigest())
+        have = (dtype, shape, hashlib.sha256(b"".join(bytes_of(ck, *x) for x in found)).hexdigest())
         if have == (want["dtype"].replace("torch.", ""), want["shape"], want["sha256"]):
             equal += 1
         else:
