@@ -24,6 +24,11 @@ struct layout {
      * The layout is a Transformers model folder: weights and config.json, but no optimizer, run state or random states.
      */
     bool model_folder;
+    /*
+     * Folder in which the program that saves this layout stores the model's config.json, with a slash at its end. NULL
+     * if there is none. A model folder has config.json itself.
+     */
+    const char *config_dir;
 
     /* ---- the files ---- */
     /*

@@ -51,7 +51,8 @@ const struct layout torchdist_layout = {
 };
 
 const struct layout fsdp_layout = {
-    .name = "fsdp", .any_model = true, .manifest_writer = "reshape --to dcp --ranks N IN OUT",
+    .name = "fsdp", .any_model = true, .config_dir = "huggingface/",
+    .manifest_writer = "reshape --to dcp --ranks N IN OUT",
 };
 
 const struct layout megatron_layout = {

@@ -28,6 +28,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/other_kinds.h"
+#include "libcommon/layout/own_config.h"
 
 /* Maximum number of files in a checkpoint. The largest known checkpoint has about 10,000 files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
@@ -941,6 +942,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     sl = (struct source_listing){ l.n, l.member };
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
+    own_config_check(s, o, r ? r : own);
     source_overlap(s, r ? r : own);
     source_check_empty(s, r ? r : own);
     if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))

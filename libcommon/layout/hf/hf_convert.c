@@ -17,6 +17,7 @@
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/own_config.h"
 #include "libcommon/write/rehearsal.h"
 
 /* An export: the target, and the objects that it refers to. */
@@ -142,8 +143,8 @@ static int fit_config(const struct hf_describing *d, struct err *e)
         json_object_update(config, (json_t *)d->o->q.override);
     if (!s->layout->model_folder && !d->x->q.transposed)
         rc = hf_saved_names(s, config, hf_ties_head(config), d->notes, e);
-    /* The opener of a model folder has checked the folder's own config.json. */
-    if (rc == 0 && (!s->layout->model_folder || d->config != d->x->own_config || d->o->q.override)) {
+    /* The opener has checked the source's own config.json. */
+    if (rc == 0 && (d->config != d->x->own_config || d->o->q.override)) {
         hf_check_claims(s, config, true, severity, r);
         hf_check_layers(s, config, d->x->q.transposed, severity, r);
     }
@@ -293,11 +294,12 @@ struct hf_target *hf_target_of(const struct layout_target *t)
     return ((const struct hf_export *)t->of)->t;
 }
 
-/* If the source is a Transformers folder and the user has not given a config.json, use the one of the source. */
+/* If the source has a config.json and the user has not given one, use the one of the source. */
 static int use_own_config(struct hf_describing *d, struct err *e)
 {
-    if (d->s->layout->model_folder && !d->config)
-        d->x->q.config_json = d->config = d->x->own_config = hf_config_json(d->s, e);
+    if (!d->config)
+        d->x->q.config_json = d->config = d->x->own_config =
+            d->s->layout->model_folder ? hf_config_json(d->s, e) : own_config_json(d->s, d->notes, e);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

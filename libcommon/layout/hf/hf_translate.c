@@ -53,11 +53,14 @@ static int64_t config_integer_or_default(const json_t *config, const char *key, 
 static json_t *read_folder_json(const struct source *s, const char *name, struct err *e)
 {
     enum { MOST = 1 << 24 };
-    const struct source_file *f = s->layout->model_folder ? source_file(s, name) : NULL;
+    const char *dir = s->layout->model_folder ? "" : s->layout->config_dir;
+    char *path = dir ? str_fmt("%s%s", dir, name) : NULL;
+    const struct source_file *f = path ? source_file(s, path) : NULL;
     const uint64_t size = f ? files_size(s->files, f->file) : 0;
     json_t *o = NULL;
     char *text;
 
+    free(path);
     if (!f || size > MOST)
         return NULL;
     text = xmalloc(size + 1);

@@ -25,8 +25,9 @@ struct hf_sizes {
     int tied;
 };
 /*
- * Returns the config.json of a source that is a model folder. Returns NULL without setting *e if there is no such file
- * or it is not JSON. The caller releases the object with json_decref().
+ * Returns the config.json of a source that is a model folder, or whose layout has one in a folder of its own
+ * (layout.config_dir). Returns NULL without setting *e if there is no such file or it is not JSON. The caller releases
+ * the object with json_decref().
  */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
 /* Returns hf_quant_config.json, in which ModelOpt states its scheme, as hf_config_json() returns config.json. */

@@ -1,0 +1,167 @@
+/*
+ * own_config.c - compare the config.json next to the files of a training checkpoint with its tensors
+ */
+#include "libcommon/layout/own_config.h"
+
+#include <string.h>
+
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_open.h"
+#include "libcommon/ckpt/unwrap.h"
+#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_layers.h"
+#include "libcommon/layout/hf/hf_names.h"
+#include "libcommon/layout/hf/hf_saved.h"
+#include "libcommon/layout/hf/hf_translate.h"
+
+/* Returns true if peft's adapters are in the model: they rename the weights to which they are added. */
+static bool has_adapters(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (strstr(s->param[i].name, ".lora_") || strstr(s->param[i].name, ".base_layer."))
+            return true;
+    return false;
+}
+
+/* Returns true for a parameter below the head. A model that was saved without a head lacks the prefix. */
+static bool is_in_base(const char *name)
+{
+    return str_starts(name, "model.") || str_starts(name, "transformer.") || str_starts(name, "gpt_neox.");
+}
+
+/*
+ * Returns the head of a model that rates or classifies texts, or NULL if the model has none. A parameter that is not
+ * below the head is such a head if the model has none of a language model, and config.json does not tie one to the
+ * embedding.
+ */
+static const char *find_other_head(const struct source *s, const json_t *config)
+{
+    static const char *const heads[] = { "score.weight", "classifier.weight", "v_head.summary.weight",
+                                         "value_head.weight" };
+    const char *outside = NULL;
+    bool has_head = false, has_base = false;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const char *name = s->param[i].name;
+
+        for (size_t k = 0; k < sizeof heads / sizeof *heads; k++)
+            if (str_ends(name, heads[k]))
+                return name;
+        has_head |= hf_is_head(name);
+        has_base |= is_in_base(name);
+        if (!is_in_base(name) && !outside)
+            outside = name;
+    }
+    return has_base && !has_head && !hf_ties_head(config) ? outside : NULL;
+}
+
+/* Returns the name without the first `part` in it, or the name itself if it has none. */
+static const char *without_part(const struct source *s, const char *name, const char *part)
+{
+    const char *at = strstr(name, part);
+
+    return !at ? name : arena_fmt(s->arena, "%.*s%s", (int)(at - name), name, at + strlen(part));
+}
+
+/*
+ * Returns a parameter's name without what wrappers, peft (for a weight to which an adapter is added) and trl (for a
+ * model with a value head) add to it. Returns NULL for a parameter of an adapter.
+ */
+static const char *bare_name(const struct source *s, const char *name)
+{
+    static const char *const added[] = { "base_model.model.", "pretrained_model.", ".base_layer", ".original_module" };
+
+    if (strstr(name, ".lora_") || strstr(name, ".modules_to_save."))
+        return NULL;
+    name = unwrap_name(s->arena, name);
+    for (size_t i = 0; i < sizeof added / sizeof *added; i++)
+        name = without_part(s, name, added[i]);
+    return name;
+}
+
+/* Returns true if all parameters are below the head: the model was saved by a class with a head, which is missing. */
+static bool has_base_alone(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (!is_in_base(s->param[i].name))
+            return false;
+    return s->n_params > 0;
+}
+
+/* Returns true if the layout has a file config.json next to the tensors. */
+static bool has_config_file(const struct source *s)
+{
+    const char *dir = s->layout->config_dir;
+
+    return dir && source_file(s, arena_fmt(s->arena, "%sconfig.json", dir));
+}
+
+/* Compare the config with a copy of the source whose parameters have the names that a model folder has. */
+static void compare_config(const struct source *s, json_t *config, enum severity severity, struct report *r)
+{
+    struct source as_saved = *s;
+    struct report *ignored = report_new();
+    struct err e = {0};
+
+    as_saved.names = arena_alloc(s->arena, sizeof *as_saved.names);
+    as_saved.param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *as_saved.param);
+    as_saved.n_params = 0;
+    for (int i = 0; i < s->n_params; i++) {
+        const char *name = bare_name(s, s->param[i].name);
+
+        if (!name)
+            continue;
+        as_saved.param[as_saved.n_params] = s->param[i];
+        as_saved.param[as_saved.n_params++].name = name;
+    }
+    if (find_other_head(&as_saved, config))
+        json_object_del(config, "architectures");
+    else if (!json_object_get(config, "architectures") && has_base_alone(&as_saved))
+        json_object_set_new(config, "architectures", json_pack("[s]", "AnyForCausalLM"));
+    if (hf_saved_names(&as_saved, config, false, ignored, &e) < 0) {
+        report_add(r, severity, "config", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
+    } else {
+        hf_check_claims(&as_saved, config, true, severity, r);
+        hf_check_layers(&as_saved, config, NULL, severity, r);
+    }
+    report_free(ignored);
+}
+
+void own_config_check(const struct source *s, const struct source_opts *o, struct report *r)
+{
+    const enum severity severity = o && o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+    struct err e = {0};
+    json_t *config;
+
+    if (!has_config_file(s) || s->n_params == 0)
+        return;
+    config = hf_config_json(s, &e);
+    if (e.kind != ERR_NONE)
+        report_add_err(r, "unreadable", &e);
+    else if (!json_is_object(config))
+        report_add(r, severity, "config", s->path, ERR_NO_BYTE, NULL, "%sconfig.json is not a JSON object",
+                   s->layout->config_dir);
+    else
+        compare_config(s, config, severity, r);
+    json_decref(config);
+}
+
+json_t *own_config_json(const struct source *s, struct report *notes, struct err *e)
+{
+    json_t *config = has_config_file(s) && !has_adapters(s) ? hf_config_json(s, e) : NULL;
+    const char *head = find_other_head(s, config);
+
+    if (!json_is_object(config) || str_starts(s->n_params ? s->param[0].name : "", "pretrained_model.")) {
+        json_decref(config);
+        return NULL;
+    }
+    report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "config.json is that in %s", s->layout->config_dir);
+    if (head && json_object_get(config, "architectures")) {
+        json_object_del(config, "architectures");
+        report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, head,
+                   "the class that config.json names may have no such head, so that architectures is omitted; --config "
+                   "'architectures=[\"CLASS\"]' sets it");
+    }
+    return config;
+}
