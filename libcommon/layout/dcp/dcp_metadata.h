@@ -104,6 +104,8 @@ struct dcp_table {
     int n_files;
     /* names of the files that contain items, each once. Items of entries that are not read are included. */
     const char **file;
+    /* torchdist: states of parameters are in entries that the table no longer has, see torchdist_buckets.h */
+    bool buckets;
 };
 
 /* The bytes of a .metadata file. */

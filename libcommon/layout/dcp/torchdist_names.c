@@ -40,11 +40,7 @@ static const char *optimizer_key(const char *name, enum state *st)
     return NULL;
 }
 
-/*
- * Returns true if the name is that of a bucket of a distributed optimizer. A bucket holds the states of several
- * parameters end to end, and is split for the number of ranks at the time of the save.
- */
-static bool is_bucket(const char *name)
+bool torchdist_is_bucket(const char *name)
 {
     return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
 }
@@ -233,7 +229,7 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
     for (int i = 0; i < t->n; i++) {
         const struct dcp_entry *en = &t->entry[i];
 
-        if (!en->is_tensor || is_bucket(en->name) || optimizer_key(en->name, &st) ||
+        if (!en->is_tensor || torchdist_is_bucket(en->name) || optimizer_key(en->name, &st) ||
             !torchdist_weight_state(en->dtype, &st))
             continue;
         role[i] = (struct dcp_role){ .param = en->name, .state = st };
@@ -286,20 +282,15 @@ static const char *saved_sharding_type(const struct source *s)
     return NULL;
 }
 
-void torchdist_names_check_optimizer(const struct source *s, struct report *r)
+const char *torchdist_form_of_ranks(const struct source *s, const char **entry)
 {
     const char *form = saved_sharding_type(s);
-    const struct dcp_entry *found = NULL;
 
-    for (int i = 0; i < s->dcp->n && !found; i++)
-        if (is_bucket(s->dcp->entry[i].name))
-            found = &s->dcp->entry[i];
-    if (!form && !found)
-        return;
-    if (!form)
-        form = strstr(found->name, ".param_state") ? "dp_zero_gather_scatter" : "dp_reshardable";
-    report_add(r, SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, found ? found->name : NULL,
-               "the distributed optimizer was saved as %s, whose buckets depend on the ranks and record no offsets of "
-               "parameters; save it as fully_reshardable, or convert with --weights-only",
-               form);
+    *entry = NULL;
+    for (int i = 0; i < s->dcp->n && !*entry; i++)
+        if (torchdist_is_bucket(s->dcp->entry[i].name))
+            *entry = s->dcp->entry[i].name;
+    if (form || !*entry)
+        return form;
+    return strstr(*entry, ".param_state") ? "dp_zero_gather_scatter" : "dp_reshardable";
 }

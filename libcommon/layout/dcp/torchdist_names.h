@@ -14,10 +14,12 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
  * ("decoder.layers.mlp.weight"). The result is 14 for both examples.
  */
 int torchdist_number_place(const char *key);
+/* Returns true if the name is that of an entry of a distributed optimizer that depends on the number of ranks. */
+bool torchdist_is_bucket(const char *name);
 /*
- * Report an ERROR "optimizer" if only the number of ranks that saved the distributed optimizer can read its states. The
- * message names the sharding type.
+ * Returns the sharding type of the distributed optimizer if the form in which its states were saved depends on the
+ * number of ranks, otherwise NULL. *entry receives the name of one of its entries, or NULL if it has none.
  */
-void torchdist_names_check_optimizer(const struct source *s, struct report *r);
+const char *torchdist_form_of_ranks(const struct source *s, const char **entry);
 
 #endif

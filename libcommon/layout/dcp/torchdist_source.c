@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/tile.h"
@@ -16,6 +17,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/dcp/torchdist_buckets.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/model/topology.h"
 
@@ -369,6 +371,54 @@ static int read_torchdist_groups(const struct source *s, struct arena *a, struct
     return 0;
 }
 
+/* Set the step of the run to that of the groups in a distributed optimizer's own settings, which are equal. */
+static void read_bucket_step(struct source *s, struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(pk_get(s->run.optimizer, "param_groups"), &n);
+
+    for (uint32_t g = 0; group && g < n; g++) {
+        double step;
+
+        if (!pk_as_double(pk_get(group[g], "step"), &step))
+            continue;
+        if (!adam_step_is_valid(step) || (s->run.opt_step >= 0 && s->run.opt_step != (int64_t)step)) {
+            report_add(r, SEV_ERROR, "mixed_saves", s->path, ERR_NO_BYTE, NULL,
+                       "the step of group %u of the distributed optimizer is %g, which is no number of steps or not "
+                       "that of the other groups", g, step);
+            return;
+        }
+        s->run.opt_step = (int64_t)step;
+    }
+    compare_step_with_iteration(s, r);
+}
+
+/*
+ * If the distributed optimizer was saved in a form that depends on the number of ranks, find the states of the
+ * parameters in its buckets. Reports an ERROR "optimizer" with the reason if they are not known.
+ */
+static void read_form_of_ranks(struct source *s, const struct source_opts *o, struct report *r)
+{
+    const char *entry, *form = torchdist_form_of_ranks(s, &entry), *why = NULL;
+    const struct pk *optimizer = NULL;
+
+    /* without the tensors, only a form in which they are never found is an error */
+    if (!form || (o->no_tensors && strcmp(form, "dp_reshardable") == 0))
+        return;
+    if (strcmp(form, "dp_reshardable") == 0)
+        why = torchdist_place_buckets(s, !o->no_tensors && !o->holes, &optimizer);
+    if (optimizer && !why) {
+        s->run.optimizer = optimizer;
+        read_torchdist_settings(s);
+        read_bucket_step(s, r);
+        return;
+    }
+    report_add(r, SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, entry,
+               "the distributed optimizer was saved as %s, whose buckets depend on the ranks and record no offsets of "
+               "parameters%s%s; save it as fully_reshardable, or convert with --weights-only", form, why ? ": " : "",
+               why ? why : "");
+}
+
 int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                           struct report *r, struct err *e)
 {
@@ -382,7 +432,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
     if (rc == 0)
         rc = read_common(s, l, o->holes, r, e);
     if (rc == 0 && !o->no_optimizer)
-        torchdist_names_check_optimizer(s, r);
+        read_form_of_ranks(s, o, r);
     return rc;
 }
 

@@ -17,7 +17,8 @@
 #include "libcommon/layout/dcp/torchdist.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 
-static const char flattened_form[] = "fully_sharded_model_space", whole_form[] = "fully_reshardable";
+static const char flattened_form[] = "fully_sharded_model_space", bucket_form[] = "dp_reshardable";
+static const char whole_form[] = "fully_reshardable";
 
 /* ---- the two files ---- */
 
@@ -43,13 +44,13 @@ static int add_files(struct dcp_target *t, const struct pk *root, const struct p
     return 0;
 }
 
-/* ---- target for a source of the same layout ---- */
+/* ---- forms of the distributed optimizer ---- */
 
 static struct pk *swap_form(void *ctx, const struct pk *v)
 {
     const char *s = pk_as_str(v);
 
-    return s && strcmp(s, flattened_form) == 0 ? pk_str(ctx, whole_form) : NULL;
+    return s && (strcmp(s, flattened_form) == 0 || strcmp(s, bucket_form) == 0) ? pk_str(ctx, whole_form) : NULL;
 }
 
 /*
@@ -73,28 +74,6 @@ static bool rename_flattened(struct dcp_target *t)
                                  at + sizeof was - 1);
     }
     return any;
-}
-
-static struct dcp_target *target_same(const struct source *s, struct report *notes, struct err *e)
-{
-    const struct source_file *common = source_file(s, TORCHDIST_COMMON);
-    const struct pk *root = common && common->pt ? pt_root(common->pt) : NULL;
-    struct dcp_target *t = NULL;
-
-    if (!root)
-        err_data(e, s->path, ERR_NO_BYTE, TORCHDIST_COMMON " cannot be read");
-    else
-        t = dcp_target_same(s, e);
-    if (t && rename_flattened(t)) {
-        root = pk_copy_swap(t->arena, root, swap_form, t->arena);
-        report_add(notes, SEV_NOTE, "optimizer", s->path, ERR_NO_BYTE, NULL,
-                   "states that were saved as %s, flattened, will be %s", flattened_form, whole_form);
-    }
-    if (t && add_files(t, root, common->pt, e) < 0) {
-        dcp_target_free(t);
-        t = NULL;
-    }
-    return t;
 }
 
 /* ---- target for other layouts ---- */
@@ -228,6 +207,14 @@ static void add_torchdist_entry(struct torchdist_keys *ks, const struct torchdis
 
         row[l] = (struct dcp_part){ .map = q->state[st], .param = q, .state = st };
     }
+}
+
+/* Add entries for the masters and moments of a key of the distributed optimizer. */
+static void add_distributed_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
+{
+    add_torchdist_entry(ks, k, one, STATE_FP32, "optimizer.state.param.");
+    add_torchdist_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
+    add_torchdist_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
 }
 
 /*
@@ -463,6 +450,82 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
         return t;
     dcp_target_free(t);
     return NULL;
+}
+
+/* ---- target for a source of the same layout ---- */
+
+/*
+ * Add the states that were read from the buckets of a distributed optimizer, under the keys of their weights. If the
+ * source has stacks, they are stacks.
+ */
+static int add_bucket_states(struct dcp_target *t, struct err *e)
+{
+    const struct source *s = t->src;
+    struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena) };
+    const size_t n = (size_t)t->table.n, room = n + 3 * (size_t)s->n_params + 1;
+    struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
+    struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
+    int rc = 0;
+
+    memcpy(entry, t->table.entry, n * sizeof *entry);
+    memcpy(part, t->part, n * sizeof *part);
+    t->table.entry = entry;
+    t->part = part;
+    for (int i = 0; i < s->n_params && rc == 0; i++)
+        rc = add_param_to_key(&ks, i, e);
+    find_uneven(&ks);
+    for (int i = 0; i < ks.n && rc == 0; i++) {
+        const struct torchdist_key *k = &ks.key[i];
+        const bool stacked = k->prefix >= 0 && !ks.uneven[k->prefix] && s->n_stacks;
+
+        if (stacked)
+            add_distributed_states(&ks, k, NULL);
+        for (int l = 0; !stacked && l < k->n; l++)
+            if (k->param[l] >= 0)
+                add_distributed_states(&ks, k, &s->param[k->param[l]]);
+    }
+    for (int i = 0; i < ks.n; i++)
+        free(ks.key[i].param);
+    free(ks.key);
+    return rc;
+}
+
+/* Returns the root of common.pt for a target in which the optimizer's states have the form of their parameters. */
+static const struct pk *root_with_whole_states(struct dcp_target *t, const struct pk *root, struct err *e)
+{
+    struct optim_groups g = {0};
+    struct pk *changed = pk_copy_swap(t->arena, root, swap_form, t->arena);
+
+    if (!t->table.buckets)
+        return changed;
+    if (optim_groups_read(t->src, t->arena, &g, e) < 0)
+        return NULL;
+    pk_set_str(t->arena, changed, "optimizer", make_torchdist_optimizer(t, TORCHDIST_DISTRIBUTED, &g));
+    return changed;
+}
+
+static struct dcp_target *target_same(const struct source *s, struct report *notes, struct err *e)
+{
+    const struct source_file *common = source_file(s, TORCHDIST_COMMON);
+    const struct pk *root = common && common->pt ? pt_root(common->pt) : NULL;
+    struct dcp_target *t = NULL;
+
+    if (!root)
+        err_data(e, s->path, ERR_NO_BYTE, TORCHDIST_COMMON " cannot be read");
+    else
+        t = dcp_target_same(s, e);
+    if (t && (rename_flattened(t) || t->table.buckets)) {
+        root = root_with_whole_states(t, root, e);
+        report_add(notes, SEV_NOTE, "optimizer", s->path, ERR_NO_BYTE, NULL,
+                   "states that were saved as %s will be %s", t->table.buckets ? "dp_reshardable, in buckets,"
+                                                                              : "fully_sharded_model_space, flattened,",
+                   whole_form);
+    }
+    if (t && (!root || (t->table.buckets && add_bucket_states(t, e) < 0) || add_files(t, root, common->pt, e) < 0)) {
+        dcp_target_free(t);
+        t = NULL;
+    }
+    return t;
 }
 
 struct dcp_target *torchdist_target_new(const struct source *s, enum torchdist_optimizer how, struct report *notes,

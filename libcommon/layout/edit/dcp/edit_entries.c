@@ -24,8 +24,14 @@ static void free_edit_entries(struct edit_entries *es)
 
 int edit_entries_begin(struct edit *x, struct err *e)
 {
-    struct edit_entries *es = xcalloc(1, sizeof *es);
+    struct edit_entries *es;
 
+    if (x->s->dcp->buckets) {
+        err_data(e, x->s->path, ERR_NO_BYTE, "the states of the optimizer are in buckets (dp_reshardable), which "
+                 "ckpt-edit does not write; write them by parameter first: reshape --to torchdist --ranks N IN OUT");
+        return -1;
+    }
+    es = xcalloc(1, sizeof *es);
     x->entries = es;
     x->free_entries = free_edit_entries;
     es->of = dcp_target_same(x->s, e);
