@@ -79,7 +79,7 @@ one() {     # SCRATCH GROUP NAME COMMAND...
     start=$(now) cpu=$(busy "$scratch.times")
     mkdir "$scratch"
     # Compilers on a busy machine are slow; a test that takes as long hangs.
-    case $group.$3 in build.*|clang.*|fuzz.*|cuda.*|*.build) limit=3600 ;; debug.*) limit=1800 ;; *) limit=${CASE_SECONDS:-900} ;; esac
+    case $group.$3 in build.*|clang.*|fuzz.*|cuda.*|*.build) limit=3600 ;; debug.*) limit=3600 ;; *) limit=${CASE_SECONDS:-900} ;; esac
     shift 3
     TMPDIR=$scratch timeout "$limit" "$@" >"$log" 2>&1 </dev/null
     status=$?
@@ -144,7 +144,11 @@ run_beside() {  # GROUP SCRIPT...
 # The cases of the command line, in shares: as one they would be the last to end.
 run_cases() {   # GROUP CASES
     local k
-    for k in 0 1 2 3; do run "$1" "cli $((k + 1)) of 4" env SHARE=$k/4 sh tests/cli/run.sh "$2"; done
+    # Sanitizers make the tools about five times slower.
+    for k in 0 1 2 3; do
+        run "$1" "cli $((k + 1)) of 4" env SHARE=$k/4 SLOWNESS="$([ "$1" = debug ] && echo 6 || echo 1)" \
+            sh tests/cli/run.sh "$2"
+    done
 }
 
 # As one(), when all that run() started has ended; its status.

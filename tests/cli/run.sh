@@ -2,8 +2,9 @@
 # run.sh [PATTERN] - the tools as a user calls them; SHARE=K/N: every Nth case from the Kth on
 #
 # A case is a folder here: `cmd` is a shell script, `out`, `err` and `code` are what it must
-# print and return (absent: nothing, 0); `seconds` is its time limit (absent: 120). It runs in an
-# empty scratch folder with the built tools and the programs of tests/bench and tests/tools in $PATH and
+# print and return (absent: nothing, 0); `seconds` is its time limit (absent: 300), which is
+# multiplied by $SLOWNESS (1). It runs in an empty scratch folder with the built tools and the
+# programs of tests/bench and tests/tools in $PATH and
 #   $DATA   tests/data, not to be written to
 #   $ROOT   the repository
 # In what it printed, the paths of $DATA and of the scratch folder become $DATA and $TMP, so
@@ -52,9 +53,9 @@ for case in tests/cli/*/; do
     [ $((n % ${share#*/})) -eq "${share%/*}" ] || continue
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-cli-XXXXXX")
     mkdir "$scratch/work"
-    limit=120
+    limit=300
     [ ! -e "$ROOT/$case/seconds" ] || read -r limit <"$ROOT/$case/seconds"
-    (cd "$scratch/work" && timeout "$limit" sh "$ROOT/$case/cmd") >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
+    (cd "$scratch/work" && timeout $((limit * ${SLOWNESS:-1})) sh "$ROOT/$case/cmd") >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
     status=$?
     plain "$scratch/stdout" "$scratch/work" >"$scratch/out"
     plain "$scratch/stderr" "$scratch/work" >"$scratch/err"
