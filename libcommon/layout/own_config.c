@@ -31,29 +31,31 @@ static bool is_in_base(const char *name)
 }
 
 /*
- * Returns the head of a model that rates or classifies texts, or NULL if the model has none. A parameter that is not
- * below the head is such a head if the model has none of a language model, and config.json does not tie one to the
- * embedding.
+ * Returns true if the model is not of the class of language models that config.json may name. It then has the head of
+ * a model that rates or classifies texts, or was saved without a head, so that its names lack the prefix. A parameter
+ * that is not below the head is such a head if there is none of a language model, and config.json does not tie one to
+ * the embedding. *of is set to the name of a parameter that shows it.
  */
-static const char *find_other_head(const struct source *s, const json_t *config)
+static bool is_of_other_class(const struct source *s, const json_t *config, const char **of)
 {
     static const char *const heads[] = { "score.weight", "classifier.weight", "v_head.summary.weight",
                                          "value_head.weight" };
-    const char *outside = NULL;
-    bool has_head = false, has_base = false;
+    bool has_head = false;
 
+    *of = NULL;
     for (int i = 0; i < s->n_params; i++) {
         const char *name = s->param[i].name;
 
         for (size_t k = 0; k < sizeof heads / sizeof *heads; k++)
-            if (str_ends(name, heads[k]))
-                return name;
+            if (str_ends(name, heads[k])) {
+                *of = name;
+                return true;
+            }
         has_head |= hf_is_head(name);
-        has_base |= is_in_base(name);
-        if (!is_in_base(name) && !outside)
-            outside = name;
+        if (!is_in_base(name) && !*of)
+            *of = name;
     }
-    return has_base && !has_head && !hf_ties_head(config) ? outside : NULL;
+    return *of && !has_head && !hf_ties_head(config);
 }
 
 /* Returns the name without the first `part` in it, or the name itself if it has none. */
@@ -103,6 +105,7 @@ static void compare_config(const struct source *s, json_t *config, enum severity
     struct source as_saved = *s;
     struct report *ignored = report_new();
     struct err e = {0};
+    const char *of;
 
     as_saved.names = arena_alloc(s->arena, sizeof *as_saved.names);
     as_saved.param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *as_saved.param);
@@ -115,7 +118,7 @@ static void compare_config(const struct source *s, json_t *config, enum severity
         as_saved.param[as_saved.n_params] = s->param[i];
         as_saved.param[as_saved.n_params++].name = name;
     }
-    if (find_other_head(&as_saved, config))
+    if (is_of_other_class(&as_saved, config, &of))
         json_object_del(config, "architectures");
     else if (!json_object_get(config, "architectures") && has_base_alone(&as_saved))
         json_object_set_new(config, "architectures", json_pack("[s]", "AnyForCausalLM"));
@@ -150,18 +153,18 @@ void own_config_check(const struct source *s, const struct source_opts *o, struc
 json_t *own_config_json(const struct source *s, struct report *notes, struct err *e)
 {
     json_t *config = has_config_file(s) && !has_adapters(s) ? hf_config_json(s, e) : NULL;
-    const char *head = find_other_head(s, config);
+    const char *of;
 
     if (!json_is_object(config) || str_starts(s->n_params ? s->param[0].name : "", "pretrained_model.")) {
         json_decref(config);
         return NULL;
     }
     report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "config.json is that in %s", s->layout->config_dir);
-    if (head && json_object_get(config, "architectures")) {
+    if (is_of_other_class(s, config, &of) && json_object_get(config, "architectures")) {
         json_object_del(config, "architectures");
-        report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, head,
-                   "the class that config.json names may have no such head, so that architectures is omitted; --config "
-                   "'architectures=[\"CLASS\"]' sets it");
+        report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, of,
+                   "the model has another head than the class in config.json, or none, so that architectures is "
+                   "omitted; --config 'architectures=[\"CLASS\"]' sets it");
     }
     return config;
 }
