@@ -54,6 +54,8 @@ struct layout {
      * again.
      */
     bool cut_files;
+    /* The part of a tensor that a rank has is stored once, or all of its copies are known as such. */
+    bool parts_once;
     /* Tensors are entries with a global shape, which are cut into chunks. Any number of ranks can read them. */
     bool entries;
     /* Plain values are entries, too. In other layouts they are members of the tree of a file. */

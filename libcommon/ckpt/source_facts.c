@@ -201,7 +201,7 @@ bool source_has_entries(const struct source *s)
 
 bool source_stores_pieces_once(const struct source *s)
 {
-    return s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1);
+    return s->layout->entries || s->layout->parts_once || (s->layout->zero_files && s->topo.tp <= 1);
 }
 
 bool source_has_flat_partitions(const struct source *s)

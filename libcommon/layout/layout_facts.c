@@ -51,12 +51,13 @@ const struct layout torchdist_layout = {
 };
 
 const struct layout fsdp_layout = {
-    .name = "fsdp", .any_model = true, .config_dir = "huggingface/",
+    .name = "fsdp", .any_model = true, .parts_once = true, .config_dir = "huggingface/",
     .manifest_writer = "reshape --to dcp --ranks N IN OUT",
 };
 
 const struct layout megatron_layout = {
-    .name = "megatron", .any_model = true, .core_names = true, .tag_prefix = "iter_", .tag_digits = 7,
+    .name = "megatron", .any_model = true, .core_names = true, .parts_once = true,
+    .tag_prefix = "iter_", .tag_digits = 7,
     .manifest_writer = "reshape --to torchdist --ranks N IN OUT",
 };
 

@@ -1,6 +1,6 @@
 /*
- * test_layout_mutants.c - damaged, mixed and forged checkpoints of ZeRO, torch.distributed, torch_dist, the universal
- * form and model folders: no crash, no silent wrong tensor
+ * test_layout_mutants.c - damaged, mixed and forged checkpoints of ZeRO, torch.distributed, torch_dist, Megatron-LM,
+ * the universal form and model folders: no crash, no silent wrong tensor
  *
  * test_mutants.c does the same for the pipeline engine. A child process verifies and converts each mutant
  * (tests/lib/mutants/mutate.h). A conversion without a warning must give the tensors of the sound set, or of the other
@@ -44,17 +44,19 @@ enum { SOME = 150 };
 #else
 enum { SOME = 600 };
 #endif
-enum { SETS = 18, CHILD_SECONDS = 60 };
+enum { SETS = 21, CHILD_SECONDS = 60 };
 enum outcome { REFUSED = 10, RIGHT, WARNED, BEYOND, WRONG, CRASHED, OUTCOMES };
 static const char *const outcome_names[] = { "refused", "right", "with a warning", "beyond evidence", "wrong",
                                              "crashed" };
 enum form { FORM_UNIVERSAL, FORM_OWN, FORM_EXPORT, FORMS };
 
 #define ZERO(name) "tests/data/zero/" name "/ckpt/global_step5"
-enum kind { KIND_ZERO, KIND_DCP, KIND_TORCHDIST, KIND_HF, KIND_UNIVERSAL, KINDS };
-static const char *const kind_names[KINDS] = { "zero", "dcp", "torchdist", "hf", "universal" };
+enum kind { KIND_ZERO, KIND_DCP, KIND_TORCHDIST, KIND_HF, KIND_UNIVERSAL, KIND_MEGATRON, KINDS };
+static const char *const kind_names[KINDS] = { "zero", "dcp", "torchdist", "hf", "universal",
+                                               "megatron" };
 /* How a set is made of `dir`; other: of a save of the same files, to be mixed with. */
 enum making { AS_IT_IS, MADE_SAFETENSORS, MADE_BIN, MADE_UNIVERSAL, MADE_DCP, MADE_SHARDS };
+#define MEGATRON(name) "tests/data/megatron/" name "/iter_0000002"
 #define MODEL "tests/data/torchdist/gpt/iter_0000005"
 static const struct {
     const char *dir, *other;
@@ -62,6 +64,7 @@ static const struct {
     bool weights;                       /* in addition to masters */
     enum making making, other_making;
     bool sealed;                        /* its manifest is kept */
+    bool ranked;                        /* megatron: the arguments state the rank that saved a file */
 } sets[SETS] = {
     { ZERO("zero2-edge-3ranks"), ZERO("zero2-roundrobin-3ranks"), KIND_ZERO, .weights = true },
     { ZERO("zero2-roundrobin-3ranks"), ZERO("zero2-edge-3ranks"), KIND_ZERO, .weights = true },
@@ -75,6 +78,9 @@ static const struct {
     { "tests/data/dcp/fsdp/ckpt", "tests/data/dcp/mesh/ckpt", KIND_DCP, .making = MADE_DCP, .other_making = MADE_DCP,
       .sealed = true },
     { MODEL, MODEL, .kind = KIND_TORCHDIST },
+    { "tests/data/torchdist/buckets", "tests/data/torchdist/buckets", KIND_TORCHDIST, .weights = true },
+    { MEGATRON("tp2pp2"), MEGATRON("tied"), KIND_MEGATRON, .weights = true },
+    { MEGATRON("buckets"), MEGATRON("buckets"), KIND_MEGATRON, .weights = true, .ranked = true },
     { MODEL, MODEL, KIND_HF, .making = MADE_SAFETENSORS, .other_making = MADE_BIN },
     { MODEL, MODEL, KIND_HF, .making = MADE_BIN, .other_making = MADE_SAFETENSORS },
     { MODEL, MODEL, KIND_HF, .making = MADE_SAFETENSORS, .other_making = MADE_SAFETENSORS, .sealed = true },
@@ -293,7 +299,8 @@ static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const s
                       const char *got)
 {
     const char *want = truth[set_no][form];
-    const enum kind layout = sets[set_no].kind;
+    /* a folder of Megatron-LM has masters, weights and checksums in the same places as one of ZeRO-1 */
+    const enum kind layout = sets[set_no].kind == KIND_MEGATRON ? KIND_ZERO : sets[set_no].kind;
     const bool forged = kind >= MUTATE_RECORD;
 
     if (is_other(set_no, m))
@@ -311,6 +318,9 @@ static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const s
     /* A master, and the weight that is made of it. */
     if (kind == MUTATE_VALUES && layout != KIND_ZERO)
         return tensor_lines_n_others(got, want) <= 2;
+    /* without args.rank, as in this set, nothing in a file shows its tensor rank */
+    if (sets[set_no].kind == KIND_MEGATRON && kind == MUTATE_RANK && !sets[set_no].ranked)
+        return true;
     if (layout == KIND_HF || layout == KIND_DCP || layout == KIND_TORCHDIST)
         return forged || kind == MUTATE_RANK || kind == MUTATE_SAVE;
     /* A norm of the other save rounds to the same weights. Of frozen tensors of ZeRO-3 other files have pieces only. */
