@@ -67,7 +67,8 @@ enum megatron_cut megatron_cut_of(const char *name, bool gated)
         { "linear_fc1", "weight", CUT_GATED_ROWS }, { "linear_fc1", "bias", CUT_GATED_ROWS },
         { "linear_proj", "weight", CUT_COLUMNS }, { "linear_fc2", "weight", CUT_COLUMNS },
         { "linear_proj", "bias", CUT_NONE }, { "linear_fc2", "bias", CUT_NONE },
-        { "linear_q_down_proj", "weight", CUT_NONE }, { "linear_kv_down_proj", "weight", CUT_NONE },
+        /* Megatron-core's own modules cut these, those of Transformer Engine do not. */
+        { "linear_q_down_proj", "weight", CUT_UNKNOWN }, { "linear_kv_down_proj", "weight", CUT_UNKNOWN },
         { "position_embeddings", "weight", CUT_NONE }, { "router", "weight", CUT_NONE },
         { "router", "bias", CUT_NONE }, { "router", "expert_bias", CUT_NONE },
     };

@@ -278,7 +278,7 @@ static int read_megatron_run(struct megatron *x, struct err *e)
 static const struct pk *model_of_chunk(const struct megatron *x, int stage, int tp, int chunk)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, stage, tp);
-    char key[16];
+    char key[24];
 
     snprintf(key, sizeof key, x->chunks > 1 ? "model%d" : "model", chunk);
     return pt ? pk_get(pt_root(pt), key) : NULL;
@@ -289,7 +289,7 @@ static int count_chunks(const struct megatron *x)
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
     int n = 0;
 
-    for (char key[16]; pt && n < CHUNKS_MAX; n++) {
+    for (char key[24]; pt && n < CHUNKS_MAX; n++) {
         snprintf(key, sizeof key, "model%d", n);
         if (!pk_get(pt_root(pt), key))
             break;
