@@ -99,6 +99,22 @@ static bool has_config_file(const struct source *s)
     return dir && source_file(s, arena_fmt(s->arena, "%sconfig.json", dir));
 }
 
+/*
+ * Report weights of a known family that have the storage of another weight, other than a head that config.json ties to
+ * the embedding. The classes of these families share no others.
+ */
+static void check_shared(const struct source *s, const json_t *config, enum severity severity, struct report *r)
+{
+    for (int i = 0; i < s->n_params && hf_knows_layers(config); i++) {
+        const struct param *p = &s->param[i];
+
+        if (p->shared_with && !(hf_is_head(p->name) && !json_is_false(json_object_get(config, "tie_word_embeddings"))))
+            report_add(r, severity, "config", s->path, ERR_NO_BYTE, p->name,
+                       "has the same elements in the files as %s, but config.json does not tie the two",
+                       p->shared_with);
+    }
+}
+
 /* Compare the config with a copy of the source whose parameters have the names that a model folder has. */
 static void compare_config(const struct source *s, json_t *config, enum severity severity, struct report *r)
 {
@@ -127,6 +143,7 @@ static void compare_config(const struct source *s, json_t *config, enum severity
     } else {
         hf_check_claims(&as_saved, config, true, severity, r);
         hf_check_layers(&as_saved, config, NULL, severity, r);
+        check_shared(&as_saved, config, severity, r);
     }
     report_free(ignored);
 }

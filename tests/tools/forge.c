@@ -190,10 +190,14 @@ static struct pk *with_value(struct arena *a, struct pk *node, const char *path,
             struct pk *v = rest ? with_value(a, pair[2 * i + 1], rest, value) : value;
 
             found = true;
-            if (v)
+            if (v) {
                 pair[2 * i + 1] = v;
-            else
+            } else if (pk_as_str(pair[2 * i])) {
                 pk_remove(node, key);
+            } else {
+                memmove(&pair[2 * i], &pair[2 * i + 2], (size_t)(n - i - 1) * 2 * sizeof *pair);
+                node->n--;
+            }
         }
     if (!found && value && !rest)
         pk_set_str(a, node, key, value);

@@ -15,12 +15,14 @@
  *   no_optimizer W   there are no files of the optimizer
  *   names E          a rank lists other tensors than rank 0
  *   unread E         a tensor cannot be put together: the reason is given
- *   optimizer E      its parameters cannot be assigned to names, or it is that of FSDP version 1; W: it has no state of
+ *   optimizer E      its parameters cannot be assigned to names, or it is that of FSDP version 1; ranks have different
+ *                    states of a parameter, or one lacks a state that others of its group have; W: it has no state of
  *                    a parameter
  *   shape E          a state that torch makes by zeros_like() has another shape than its parameter
  *   strided E        such a state is cut over the ranks in another way than its parameter, or a parameter in a way that
  *                    contradicts another parameter of the same mesh
  *   mixed_saves E    ranks have different copies of a step, or of a buffer of integers
+ *   overlap E        two tensors have the same elements on one rank, and not on another
  *   step E           the step of a parameter is not a whole number; W: parameters have different steps
  *   groups E         ranks have different settings of the optimizer
  */
@@ -97,6 +99,19 @@ void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of);
  */
 bool fsdp_check_state(const struct fsdp *x, const struct fsdp_numbered *of, int number, const char *key,
                       const struct fsdp_tensor *t, const struct pk *const *v);
+/*
+ * Compare the states of a parameter on rank 0 and on rank `rank`, dicts or NULL: both must have the same keys, and the
+ * same value if it is a whole number. Returns false after a report otherwise.
+ */
+bool fsdp_check_same_keys(const struct fsdp *x, const char *name, int rank, const struct pk *first,
+                          const struct pk *other);
+/*
+ * Report each parameter that has some of the states step, exp_avg, exp_avg_sq and max_exp_avg_sq and no others, and
+ * lacks one that another such parameter of its group has. state[i] is the dict of parameter i on rank 0, or NULL, and
+ * group[i] its group.
+ */
+void fsdp_check_missing_states(const struct fsdp *x, const struct fsdp_numbered *of, const struct pk *const *state,
+                               const int *group);
 /*
  * Compare the copies of a value that is not a parameter, and report the first one that differs. The copies of
  * parameters are compared by the functions that read them.

@@ -78,6 +78,81 @@ bool fsdp_check_state(const struct fsdp *x, const struct fsdp_numbered *of, int 
     return true;
 }
 
+/* Returns the text of a key of dict a that b does not have, or NULL if it has all of them. */
+static const char *find_lacking_key(const struct fsdp *x, const struct pk *a, const struct pk *b)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(a, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (!key || !pk_get(b, key))
+            return arena_fmt(x->s->arena, "%s", key ? key : "of another name");
+    }
+    return NULL;
+}
+
+bool fsdp_check_same_keys(const struct fsdp *x, const char *name, int rank, const struct pk *first,
+                          const struct pk *other)
+{
+    const char *file = pt_path(fsdp_file(x, FSDP_OPTIM, rank));
+    const char *lost = find_lacking_key(x, first, other), *more = find_lacking_key(x, other, first);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(first, &n);
+    int64_t a, b;
+
+    if (lost || more) {
+        report_add(x->r, SEV_ERROR, "optimizer", file, ERR_NO_BYTE, name, "the state %s is on rank %d, and not on rank "
+                   "%d: the files of the optimizer are not of one save", lost ? lost : more, lost ? 0 : rank,
+                   lost ? rank : 0);
+        return false;
+    }
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pk_as_int(pair[2 * i + 1], &a) && pk_as_int(pk_get(other, pk_as_str(pair[2 * i])), &b) && a != b)
+            report_add(x->r, x->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "mixed_saves", file, ERR_NO_BYTE, name,
+                       "the state %s is %" PRId64 " on rank %d, and %" PRId64 " on rank 0: their files are of "
+                       "different saves", pk_as_str(pair[2 * i]), b, rank, a);
+    return true;
+}
+
+/* States of Adam. */
+static const char *const adam_states[] = { "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
+enum { N_ADAM = sizeof adam_states / sizeof *adam_states };
+
+/* Returns the states of Adam in a dict as bits, or 0 if it has others, too. */
+static unsigned adam_bits(const struct pk *state)
+{
+    unsigned bits = 0;
+    uint32_t n = 0, n_known = 0;
+
+    pk_pairs(state, &n);
+    for (unsigned k = 0; k < N_ADAM; k++)
+        if (pk_get(state, adam_states[k])) {
+            bits |= 1u << k;
+            n_known++;
+        }
+    return n_known == n ? bits : 0;
+}
+
+void fsdp_check_missing_states(const struct fsdp *x, const struct fsdp_numbered *of, const struct pk *const *state,
+                               const int *group)
+{
+    unsigned *of_group = xcalloc((size_t)of->n + 1, sizeof *of_group);
+
+    for (int i = 0; i < of->n; i++)
+        of_group[group[i]] |= adam_bits(state[i]);
+    for (int i = 0; i < of->n; i++) {
+        const unsigned bits = adam_bits(state[i]), missing = bits ? of_group[group[i]] & ~bits : 0;
+
+        for (unsigned k = 0; k < N_ADAM; k++)
+            if (missing & 1u << k)
+                report_add(x->r, SEV_ERROR, "optimizer", x->s->path, ERR_NO_BYTE, of->name[i],
+                           "has no state %s, which other parameters of its group have", adam_states[k]);
+    }
+    free(of_group);
+}
+
 /* Returns true if slice k of the map differs from the first one. What cannot be read counts as equal. */
 static bool copy_differs(const struct fsdp *x, const struct tmap *m, int k, char *a, char *b, uint64_t most)
 {

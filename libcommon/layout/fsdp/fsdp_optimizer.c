@@ -21,6 +21,7 @@ struct fsdp_optimizer {
     const char *const *name;            /* [n]: names of the parameters by number */
     int n;
     const struct pk **state;            /* [world * n]: the state dict of a parameter on a rank, or NULL */
+    int *group;                         /* [n]: the number of its group */
     struct names *more;                 /* names of states other than Adam's */
     struct strbuf more_text;
 };
@@ -75,13 +76,19 @@ static void set_optimizer_state(struct fsdp_optimizer *p, int number, const char
     fsdp_add_value(p->x, &v);
 }
 
-/* Read the states of one parameter, whose names are those on rank 0. */
+/* Read the states of one parameter, which all ranks must have. */
 static void read_param_states(struct fsdp_optimizer *p, int number)
 {
     const struct pk **v = xcalloc((size_t)p->x->world, sizeof *v);
     uint32_t n = 0;
     struct pk **pair = pk_pairs(p->state[number], &n);
 
+    for (int r = 1; r < p->x->world; r++)
+        if (!fsdp_check_same_keys(p->x, p->name[number], r, p->state[number],
+                                  p->state[(size_t)r * (size_t)p->n + (size_t)number])) {
+            free(v);
+            return;
+        }
     if (!pair)
         report_add(p->x->r, SEV_WARNING, "optimizer", p->x->s->path, ERR_NO_BYTE, p->name[number],
                    "has no state of the optimizer");
@@ -157,7 +164,7 @@ static void find_shared_step(const struct fsdp *x)
  * Give the parameters of a group their names. Returns false if a number is not one of a parameter, or was in an earlier
  * group.
  */
-static bool name_group_params(const struct fsdp_optimizer *p, const struct pk *list, bool *listed,
+static bool name_group_params(const struct fsdp_optimizer *p, const struct pk *list, bool *listed, int group,
                               struct optim_group *g)
 {
     uint32_t n = 0;
@@ -170,6 +177,7 @@ static bool name_group_params(const struct fsdp_optimizer *p, const struct pk *l
         if (!pk_as_int(item[i], &number) || number < 0 || number >= p->n || listed[number])
             return false;
         listed[number] = true;
+        p->group[number] = group;
         g->param[g->n++] = p->name[number];
     }
     return item != NULL;
@@ -223,7 +231,7 @@ static bool read_fsdp_groups(const struct fsdp_optimizer *p)
     g->how = OPTIM_GROUPS_LISTED;
     for (; item && g->n < n && (uint32_t)g->n < n_items && good; g->n++) {
         g->group[g->n] = (struct optim_group){ .settings = settings[g->n] };
-        good = name_group_params(p, pk_get(item[g->n], "params"), listed, &g->group[g->n]);
+        good = name_group_params(p, pk_get(item[g->n], "params"), listed, g->n, &g->group[g->n]);
     }
     for (int i = 0; i < p->n; i++)
         n_listed += listed[i];
@@ -256,12 +264,16 @@ void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of)
         return;
     }
     p.state = xcalloc((size_t)x->world * (size_t)n, sizeof *p.state);
+    p.group = xcalloc((size_t)n, sizeof *p.group);
     good = compare_settings(x, pk_get(optimizer_root(x, 0), "param_groups")) && read_fsdp_groups(&p);
     for (int r = 0; r < x->world && good; r++)
         good = list_rank_states(&p, r);
     for (int i = 0; i < n && good; i++)
         read_param_states(&p, i);
+    if (good)
+        fsdp_check_missing_states(x, of, p.state, p.group);
     free(p.state);
+    free(p.group);
     if (p.more_text.len)
         x->s->run.more_states = arena_fmt(x->s->arena, "%s", p.more_text.buf);
     strbuf_free(&p.more_text);

@@ -210,22 +210,41 @@ static struct param *add_model_tensor(const struct fsdp *x, const char *name, co
     return p;
 }
 
-/* Returns the name of the tensor of rank 0 that has the same elements, or NULL and records this one. */
-static const char *find_tied(const struct fsdp *x, struct names *known, const char *name, const struct pk *v)
+/* Returns true if two tensors of a rank's file are the same part of a storage. */
+static bool has_same_storage(const struct pt *pt, const struct pk *v, const struct pk *w)
+{
+    struct pt_dtensor a = {0}, b = {0};
+    const char *why = NULL;
+
+    return pt_dtensor(pt, v, &a, &why) && !why && pt_dtensor(pt, w, &b, &why) && !why &&
+           (a.local.n_elems == 0 ? b.local.n_elems == 0 : a.local.record == b.local.record && a.local.at == b.local.at);
+}
+
+/*
+ * Returns the name of the tensor that has the same elements as the one of pair i, or NULL and records this one. `known`
+ * has the pairs of the tensors of rank 0 by their place. Reports a tensor that has them on some of the ranks only.
+ */
+static const char *find_tied(const struct fsdp *x, struct names *known, struct pk ***pair, uint32_t i)
 {
     struct pt_dtensor d = {0};
-    const char *why = NULL, *key;
-    int i;
+    const char *why = NULL, *key, *name = pk_as_str(pair[0][2 * i]);
+    int at;
 
-    if (!pt_dtensor(fsdp_file(x, FSDP_MODEL, 0), v, &d, &why) || why || d.local.n_elems == 0)
+    if (!pt_dtensor(fsdp_file(x, FSDP_MODEL, 0), pair[0][2 * i + 1], &d, &why) || why || d.local.n_elems == 0)
         return NULL;
     key = arena_fmt(x->s->arena, "%d+%" PRIu64, d.local.record, d.local.at);
-    i = names_find(known, key);
-    if (i >= 0)
-        return x->s->param[i].name;
-    (void)name;
-    names_add(known, key, x->s->n_params);
-    return NULL;
+    at = names_find(known, key);
+    if (at < 0) {
+        names_add(known, key, (int)i);
+        return NULL;
+    }
+    for (int r = 1; r < x->world; r++)
+        if (!has_same_storage(fsdp_file(x, FSDP_MODEL, r), pair[r][2 * i + 1], pair[r][2 * at + 1])) {
+            report_add(x->r, SEV_ERROR, "overlap", x->s->path, ERR_NO_BYTE, name,
+                       "has the elements of %s on rank 0, and others on rank %d", pk_as_str(pair[0][2 * at]), r);
+            return NULL;
+        }
+    return arena_fmt(x->s->arena, "%s", pk_as_str(pair[0][2 * at]));
 }
 
 /* Get the pairs of each rank's dict, and check that all ranks list the same names in the same order. */
@@ -274,7 +293,7 @@ static struct fsdp_numbered read_model(struct fsdp *x)
     s->param = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *s->param);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = arena_fmt(s->arena, "%s", pk_as_str(pair[0][2 * i]));
-        const char *tied = find_tied(x, known, key, pair[0][2 * i + 1]), *ignored;
+        const char *tied = find_tied(x, known, pair, i), *ignored;
         const struct pk **v = &of.value[(size_t)of.n * world];
         struct fsdp_tensor t;
         struct param *p = NULL;
