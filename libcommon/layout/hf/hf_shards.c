@@ -8,6 +8,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -441,14 +442,16 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
     return n;
 }
 
-static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, const struct fusion_rows *row, int n)
+/* Returns the map of a state of a parameter that is made of these rows of the parts, all of which have the state. */
+static struct tmap *fuse(const struct fusion *x, enum state st, const struct fusion_part *m,
+                         const struct fusion_rows *row, int n)
 {
     struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
     struct tmap *to;
 
     for (int i = 0; i < n; i++) {
         const struct param *p = m[row[i].of].from;
-        const struct tmap *map = p->state[fused_weight_state(p)];
+        const struct tmap *map = p->state[st];
         const uint64_t bytes = map->len / (uint64_t)p->shape[0];
 
         part[i] = (struct tmap_part){ map, (uint64_t)row[i].at * bytes, (uint64_t)row[i].n * bytes };
@@ -490,28 +493,54 @@ static void shape_fused_param(const struct fusion *x, const struct fusion_part *
     to->shape[0] = m->rule->each_expert ? x->n_experts : rows;
 }
 
+/* Check that the parts of a parameter have the same states, and are in one group of the optimizer. */
+static int check_fused_states(const struct fusion *x, const struct fusion_part *m, int n)
+{
+    const struct param *first = m->from;
+
+    for (int i = 1; i < n; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (!m[i].from->state[st] != !first->state[st] || m[i].from->group != first->group)
+                return refuse_fused_param(x, m[i].from->name,
+                                          "has other states, or is in another group of the optimizer, than the tensors "
+                                          "that it is joined with");
+    if (first->state[STATE_EXP_AVG] && m->rule->transposed)
+        return refuse_fused_param(x, first->name, "is stored transposed in Transformers, and states of the optimizer "
+                                                  "are not transposed; --weights-only converts the weights");
+    if (first->state[STATE_EXP_AVG] && m->rule->merge == MERGE_VOCAB && x->o->repeat_to > first->shape[0])
+        return refuse_fused_param(x, first->name, "has states of the optimizer, to which no rows are added; omit "
+                                                  "--pad-vocab-size-to");
+    return 0;
+}
+
 /* Make the Megatron-core parameter *to from its parts; m points to the first part. */
 static int make_fused_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
     struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups + (size_t)n_fused_parts(x, m->rule), sizeof *row);
     const int n = choose_fused_rows(x, m, row);
     const enum state st = fused_weight_state(m->from);
-    int rc = n < 0 ? -1 : 0;
+    int rc = n < 0 || check_fused_states(x, m, n_fused_parts(x, m->rule)) < 0 ? -1 : 0;
 
     *to = *m->from;
     to->name = family_layer_name(x->s->arena, family_core_name(m->rule), m->layer);
     to->merge = family_merge(m->rule, family_core_name(m->rule));
     to->shared_with = NULL;
     memset(to->spelled, 0, sizeof to->spelled);
-    if (n > 1 || (n == 1 && m->rule->each_expert)) {
+    if (rc == 0 && (n > 1 || (n == 1 && m->rule->each_expert))) {
         shape_fused_param(x, m, row, n, to);
-        to->state[st] = fuse(x, m, row, n);
-        to->has_digest[st] = false;
+        for (int i = 0; i < STATE_N; i++) {
+            to->state[i] = m->from->state[i] ? fuse(x, (enum state)i, m, row, n) : NULL;
+            to->has_digest[i] = false;
+        }
+        memset(to->tied, 0, sizeof to->tied);
+        to->copy = NULL;
     } else if (n == 1 && m->rule->interleaved && (to->ndim < 2 || to->shape[1] % 2)) {
         rc = refuse_fused_param(x, m->from->name, "has no rows in pairs of gate and up");
     } else if (n == 1 && m->rule->interleaved) {
-        to->state[st] = separate_halves(x, to, to->state[st]);
-        to->has_digest[st] = false;
+        for (int i = 0; i < STATE_N; i++) {
+            to->state[i] = to->state[i] ? separate_halves(x, to, to->state[i]) : NULL;
+            to->has_digest[i] = false;
+        }
     } else if (n == 1 && m->rule->merge == MERGE_VOCAB && x->o->repeat_to > to->shape[0]) {
         const struct hf_stored t = stored_as(m->from);
 
@@ -577,6 +606,7 @@ int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes
     s->param = to;
     s->n_params = n;
     s->names = arena_alloc(s->arena, sizeof *s->names);
-    s->run.iteration = 0;
+    if (s->layout->model_folder)
+        s->run.iteration = 0;
     return 0;
 }
