@@ -9,21 +9,61 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_shards.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/staging.h"
 
-/* ---- names of Megatron-core for a model folder ---- */
+/* ---- groups of the optimizer under other names ---- */
 
 /*
- * Returns true if the source is a model folder whose parameters have the names of its model family, and the layout
- * `to` requires those of Megatron-core.
+ * Read the optimizer's groups, and store each parameter's group in the parameter, which the pieces that are made of it
+ * inherit.
  */
-static bool needs_core_names(const struct layout *to, const struct source *s)
+static int mark_groups(struct source *s, struct optim_groups *g, struct err *e)
 {
-    if (!to->core_names || !s->layout->model_folder)
+    if (optim_groups_adam_alone(s, e) < 0 || optim_groups_read(s, s->arena, g, e) < 0)
+        return -1;
+    for (int i = 0; i < s->n_params; i++)
+        s->param[i].group = -1;
+    for (int k = 0; k < g->n; k++)
+        for (int i = 0; i < g->group[k].n; i++)
+            source_param(s, g->group[k].param[i])->group = k;
+    return 0;
+}
+
+/* List the parameters of the groups from the marks, which are removed. */
+static void list_marked_groups(struct source *s, const struct optim_groups *g)
+{
+    struct optim_groups *to = arena_alloc(s->arena, sizeof *to);
+
+    *to = *g;
+    to->group = arena_alloc(s->arena, ((size_t)g->n + 1) * sizeof *to->group);
+    for (int k = 0; k < g->n; k++)
+        to->group[k] = (struct optim_group){ g->group[k].settings, 0,
+                                             arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof(char *)) };
+    for (int i = 0; i < s->n_params; i++) {
+        struct param *p = &s->param[i];
+
+        if (p->group >= 0)
+            to->group[p->group].param[to->group[p->group].n++] = p->name;
+        p->group = -1;
+    }
+    s->groups = to;
+    s->read_groups = NULL;
+}
+
+/* ---- names of Megatron-core for names of Transformers ---- */
+
+/*
+ * Returns true if the parameters have the names of a model family in Transformers, as in a model folder or wherever
+ * --config or --rules is given, and the layout `to` requires those of Megatron-core.
+ */
+static bool needs_core_names(const struct layout *to, const struct source *s, const struct write_request *q)
+{
+    if (!to->core_names || s->layout->core_names || !(s->layout->model_folder || q->rules || q->config))
         return false;
     /* a folder that was exported with Megatron-core's names needs no others */
     for (int i = 0; i < s->n_params; i++)
@@ -91,6 +131,7 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
                                       .stopped = q->stopped };
     json_t *config = read_requested_config(s, q, e);
     struct family *f = config ? find_requested_family(s, q, config, e) : NULL;
+    struct optim_groups g = {0};
     struct hf_sizes z;
     int rc = -1;
 
@@ -98,7 +139,10 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 &&
         check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
+        mark_groups(s, &g, e) == 0 && (s->layout->model_folder || hf_know_names(s, f, notes, e) == 0) &&
         hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
+        if (g.n)
+            list_marked_groups(s, &g);
         report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL,
                    "the tensors get the names of Megatron-core for the family %s", family_name(f));
         rc = 0;
@@ -106,6 +150,69 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
     family_free(f);
     json_decref(config);
     free(parent);
+    return rc;
+}
+
+/* ---- names of Transformers for shards with an optimizer ---- */
+
+/*
+ * Returns true if parameters with the names of Megatron's shards are to get those of Transformers, with all states, in
+ * a layout that keeps any names. Model folders do it themselves.
+ */
+static bool needs_hf_names(const struct layout *to, const struct source *s, const struct write_request *q)
+{
+    return to->any_model && !to->core_names && !to->model_folder && !s->layout->model_folder &&
+           (q->rules || q->config) && !q->weights_only;
+}
+
+/* Translate names and tensors by the rules of the family. Returns -1 with ERR_DATA for matrices that are turned. */
+static int translate_all_states(struct source *s, const struct family *f, const struct hf_sizes *z,
+                                struct report *notes, struct err *e)
+{
+    const bool *transposed;
+    const int in_shards = hf_is_in_shards(s, f, e);
+
+    if (in_shards < 0)
+        return -1;
+    if (!in_shards) {
+        err_data(e, s->path, ERR_NO_BYTE, "--config and --rules translate the names of Megatron's shards, but no "
+                 "parameter has such a name; without these options the names stay as they are");
+        return -1;
+    }
+    transposed = hf_translate(s, f, z, notes, e);
+    for (int i = 0; transposed && i < s->n_params; i++)
+        if (transposed[i]) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: Transformers stores this matrix transposed, which only "
+                     "--to hf does, without the optimizer", s->param[i].name);
+            return -1;
+        }
+    return transposed ? 0 : -1;
+}
+
+/* Give the source's parameters, with all of their states, the names that the model has in Transformers. */
+static int give_hf_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
+{
+    struct optim_groups g = {0};
+    json_t *config = read_requested_config(s, q, e);
+    struct family *f = config ? find_requested_family(s, q, config, e) : NULL;
+    struct hf_sizes z;
+    int rc = -1;
+
+    if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 && mark_groups(s, &g, e) == 0 &&
+        translate_all_states(s, f, &z, notes, e) == 0) {
+        *s->names = (struct source_names){0};
+        s->n_stacks = 0;                /* they are of the names that are gone */
+        rc = q->experts == EXPERTS_SPLIT ? 0 : hf_fused_names(s, config, notes, e);
+    }
+    if (rc == 0) {
+        *s->names = (struct source_names){0};
+        if (g.n)
+            list_marked_groups(s, &g);
+        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL,
+                   "the tensors get the names of Transformers for the family %s", family_name(f));
+    }
+    family_free(f);
+    json_decref(config);
     return rc;
 }
 
@@ -119,7 +226,7 @@ static int apply_folder_experts(struct source *s, const struct layout *to, const
     json_t *config;
     int rc = -1;
 
-    if (!q->experts || to->model_folder)
+    if (!q->experts || to->model_folder || needs_hf_names(to, s, q))
         return 0;
     if (!s->layout->model_folder || q->renames) {
         err_usage(e, "%s: --experts applies only to a Transformers folder, or to --to hf and hfstorage", s->path);
@@ -162,12 +269,12 @@ int layout_describe_as(const struct layout *to, struct source *s, const struct w
     while (w->layout != to)
         w++;
     t->src = s;
-    q.renames = needs_core_names(to, s);
+    q.renames = needs_core_names(to, s, &q) || needs_hf_names(to, s, &q);
     if (w->accepts && w->accepts(s, &q, e) < 0)
         return -1;
     if (apply_folder_experts(s, to, &q, notes, e) < 0)
         return -1;
-    if (q.renames && give_core_names(s, &q, notes, e) < 0)
+    if (q.renames && (to->core_names ? give_core_names : give_hf_names)(s, &q, notes, e) < 0)
         return -1;
     return w->describe(s, &q, notes, t, e);
 }

@@ -75,12 +75,14 @@ static const struct option_row form_rows[] = {
     { "distributed-optimizer", .help = "with --to torchdist from another layout: store Adam's states in the form of "
                                        "Megatron-core's distributed optimizer (default: in the form of its unsharded "
                                        "optimizers)", FIELD(convert.request.distributed) },
-    { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder: rules for the names of parameters: a "
-                            "built-in family such as llama or mixtral, or a FILE whose name has a dot or a slash "
-                            "(default: by model_type in config.json)",
+    { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder, or with --config: rules for the names of "
+                            "parameters: a built-in family such as llama or mixtral, or a FILE whose name has a dot or "
+                            "a slash (default: by model_type in config.json)",
       FIELD(convert.request.rules) },
     { "config", 0, "FILE", "the model's config.json, or the folder that holds it, for --to torchdist or hf (default: "
-                           "that of IN); with --weights-only it replaces the mp_rank files of IN if all are lost",
+                           "that of IN); with --to dcp, zero1, zero2 or zero3 from shards of Megatron, parameters and "
+                           "their states get the names of Transformers; with --weights-only it replaces the mp_rank "
+                           "files of IN if all are lost",
       FIELD(convert.request.config) },
     { "experts", 0, "FORM", "for a Transformers folder, or with --to hf: how the experts of a layer are stored: split "
                             "(one tensor for each expert, as save_pretrained writes them) or fused (one tensor for all "
@@ -147,10 +149,11 @@ static int check_reshape_options(struct reshape_job *j)
                                     "--stages excludes --pp-partition-method and --pp-balance");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3 and an IN of another layout");
-    if ((q->rules || (q->config && !q->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF)
+    if ((q->rules || (q->config && !q->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF &&
+        (j->to < 1 || j->to > RESHAPE_TO_DCP))
         return refuse_reshape_usage(
-            j, "--rules and --config need --to hf or hfstorage (--config FILE has to be the model's config.json), or "
-               "--to torchdist of a model folder; --config is also valid with --weights-only");
+            j, "--rules and --config need --to hf, hfstorage, dcp, zero1, zero2 or zero3 (--config FILE has to be the "
+               "model's config.json), or --to torchdist of a model folder; --config is also valid with --weights-only");
     if (q->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
     if (j->to == RESHAPE_TO_HF && q->ranks)

@@ -34,7 +34,8 @@ int dcp_check_request(const struct source *s, const struct write_request *q, boo
         err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed, which can only be converted to "
                   "another number of ranks (--ranks, --mesh)", s->path, option);
     else if ((q->rules || (q->config && !q->weights_only)) && !renames)
-        err_usage(e, "%s: --rules and --config apply to a folder of Transformers under its own names", s->path);
+        err_usage(e, "%s: --rules and --config translate names between Megatron and Transformers, but OUT keeps the "
+                  "names of IN", s->path);
     else if (q->mesh_rows == 0 && q->ranks == 0 && !s->layout->model_folder)
         err_usage(e, "%s: the number of ranks is missing; give --ranks or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -49,7 +50,7 @@ int dcp_accepts(const struct source *s, const struct write_request *q, struct er
                   "torchdist keep their form", s->path);
         return -1;
     }
-    return dcp_check_request(s, q, false, same, e);
+    return dcp_check_request(s, q, q->renames && !same, same, e);
 }
 
 /* ---- the target ---- */

@@ -422,7 +422,8 @@ static int check_megatron_core_names(const struct torchdist_keys *ks, struct err
         if (str_starts(ks->key[i].name, "decoder.layers.") && ks->key[i].number_at)
             return 0;
     err_data(e, ks->s->path, ERR_NO_BYTE, "no parameter has a name of Megatron-core (decoder.layers.0. ...): --to "
-                                          "torchdist needs these names");
+                                          "torchdist needs these names; --config FILE translates those of "
+                                          "Transformers");
     return -1;
 }
 
