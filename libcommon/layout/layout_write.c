@@ -34,6 +34,22 @@ static int mark_groups(struct source *s, struct optim_groups *g, struct err *e)
     return 0;
 }
 
+/*
+ * Returns the settings of a group for programs that do not know Megatron's factor wd_mult: a group with the factor 0
+ * has no weight decay, whatever its own setting is.
+ */
+static const struct pk *apply_decay_factor(struct arena *a, const struct pk *settings)
+{
+    struct pk *applied;
+    double factor = 1;
+
+    if (!pk_as_double(pk_get(settings, "wd_mult"), &factor) || factor != 0)
+        return settings;
+    applied = pk_copy(a, settings);
+    pk_set_str(a, applied, "weight_decay", pk_float(a, 0));
+    return applied;
+}
+
 /* List the parameters of the groups from the marks, which are removed. */
 static void list_marked_groups(struct source *s, const struct optim_groups *g)
 {
@@ -42,7 +58,7 @@ static void list_marked_groups(struct source *s, const struct optim_groups *g)
     *to = *g;
     to->group = arena_alloc(s->arena, ((size_t)g->n + 1) * sizeof *to->group);
     for (int k = 0; k < g->n; k++)
-        to->group[k] = (struct optim_group){ g->group[k].settings, 0,
+        to->group[k] = (struct optim_group){ apply_decay_factor(s->arena, g->group[k].settings), 0,
                                              arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof(char *)) };
     for (int i = 0; i < s->n_params; i++) {
         struct param *p = &s->param[i];
