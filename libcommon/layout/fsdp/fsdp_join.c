@@ -6,9 +6,8 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/ckpt/tile.h"
+#include "libcommon/layout/engine/tile_join.h"
 #include "libcommon/layout/fsdp/fsdp.h"
-#include "libcommon/plan/tmap_slice.h"
 
 /* Maximum number of runs of a part that is not contiguous in its storage. */
 enum { RUNS_MAX = 1 << 20 };
@@ -18,16 +17,9 @@ const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank)
     return x->file[kind][rank] < 0 ? NULL : x->s->file[x->file[kind][rank]].pt;
 }
 
-/* A part of a tensor, and where its bytes are stored. */
-struct fsdp_part {
-    int64_t at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
-    int ndim, rank, n_extents;
-    struct extent *extent;
-};
-
 /* Fill *p with the part of the tensor that a rank holds, and *t with the whole. Returns a reason if that fails. */
 static const char *find_part(const struct fsdp *x, const struct pt *pt, const struct pk *v, struct fsdp_tensor *t,
-                             struct fsdp_part *p)
+                             struct tile_part *p)
 {
     struct pt_dtensor d;
     const char *why = NULL;
@@ -64,93 +56,9 @@ static bool is_same_mesh(const struct pt_mesh *a, const struct pt_mesh *b)
     return same;
 }
 
-static int by_part_place(const void *a, const void *b)
-{
-    const struct fsdp_part *x = a, *y = b;
-
-    for (int d = 0; d < x->ndim; d++) {
-        if (x->at[d] != y->at[d])
-            return x->at[d] < y->at[d] ? -1 : 1;
-        if (x->len[d] != y->len[d])
-            return x->len[d] < y->len[d] ? -1 : 1;
-    }
-    return x->rank - y->rank;
-}
-
-static bool is_same_part(const struct fsdp_part *x, const struct fsdp_part *y)
-{
-    for (int d = 0; d < x->ndim; d++)
-        if (x->at[d] != y->at[d] || x->len[d] != y->len[d])
-            return false;
-    return true;
-}
-
-/* Returns the number of copies of each part, or -1 if parts have different numbers of copies. The parts are sorted. */
-static int count_copies(const struct fsdp_part *p, int n)
-{
-    int copies = 0;
-
-    for (int i = 0, k; i < n; i = k) {
-        for (k = i; k < n && is_same_part(&p[i], &p[k]);)
-            k++;
-        if (copies && k - i != copies)
-            return -1;
-        copies = k - i;
-    }
-    return copies;
-}
-
-/* Returns the map of copy number `which` of the tensor, or NULL with the reason in t->why. */
-static struct tmap *join_copy(const struct fsdp *x, struct fsdp_tensor *t, const struct fsdp_part *p, int n, int copies,
-                              int which)
-{
-    struct tile_chunk *chunk = xcalloc((size_t)n / (size_t)copies + 1, sizeof *chunk);
-    struct tile_flaw flaw;
-    struct tmap *m;
-
-    for (int i = which; i < n; i += copies)
-        chunk[i / copies] = (struct tile_chunk){ p[i].at, p[i].len, p[i].n_extents, p[i].extent };
-    m = tile_map(x->s->arena, &(struct tile_tensor){ t->dtype, t->ndim, t->shape }, chunk, n / copies, &flaw);
-    free(chunk);
-    if (!m)
-        t->why = flaw.what == TILE_GAP ? arena_fmt(x->s->arena, "%" PRIu64 " of its elements are on no rank",
-                                                   flaw.n_missing)
-                                       : arena_fmt(x->s->arena, "parts of ranks %d and %d share elements",
-                                                   p[flaw.chunk * copies].rank, p[flaw.other * copies].rank);
-    return m;
-}
-
-/* Make the map of a tensor from its sorted parts: with several copies, one slice for each. */
-static void join_parts(const struct fsdp *x, struct fsdp_tensor *t, const struct fsdp_part *p, int n)
-{
-    const int copies = n ? count_copies(p, n) : 1;
-    struct tmap *all;
-
-    if (copies < 1)
-        t->why = "some of its parts are on more ranks than others";
-    else if (copies == 1)
-        t->map = join_copy(x, t, p, n, 1, 0);
-    if (copies < 2)
-        return;
-    all = arena_alloc(x->s->arena, sizeof *all);
-    *all = (struct tmap){ .op = TMAP_REPLICAS, .dtype = t->dtype, .n_slices = copies,
-                          .slice = arena_alloc(x->s->arena, (size_t)copies * sizeof *all->slice) };
-    for (int i = 0; i < copies; i++) {
-        const struct tmap *m = join_copy(x, t, p, n, copies, i);
-
-        if (!m)
-            return;
-        /* two parts, so that the result is one slice of extents in row-major order */
-        m = tmap_parts(x->s->arena, (const struct tmap_part[]){ { m, 0, m->len }, { m, m->len, 0 } }, 2);
-        all->len = m->len;
-        all->slice[i] = m->slice[0];
-    }
-    t->map = all;
-}
-
 struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const struct pk *const *v)
 {
-    struct fsdp_part *p = xcalloc((size_t)x->world, sizeof *p);
+    struct tile_part *p = xcalloc((size_t)x->world, sizeof *p);
     struct fsdp_tensor t = {0};
     int n = 0;
 
@@ -172,11 +80,8 @@ struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const st
     }
     if (!t.why && shape_bytes(t.ndim, t.shape, t.dtype) < 0)
         t.why = "its shape is of more bytes than any memory holds";
-    if (!t.why) {
-        if (n)
-            qsort(p, (size_t)n, sizeof *p, by_part_place);
-        join_parts(x, &t, p, n);
-    }
+    if (!t.why)
+        t.map = tile_join(x->s->arena, &(struct tile_tensor){ t.dtype, t.ndim, t.shape }, p, n, &t.why);
     free(p);
     return t;
 }
