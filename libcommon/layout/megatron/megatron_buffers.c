@@ -17,7 +17,8 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/megatron/megatron.h"
 
-enum { ALIGN = 64, COMPARED = 4096, TRIED_MAX = 1 << 16 };
+/* PLACED_MAX: each parameter of a stage is a level of recursion. */
+enum { ALIGN = 64, COMPARED = 4096, TRIED_MAX = 1 << 16, PLACED_MAX = 1 << 14 };
 
 static const char *const state_keys[] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum state state_of_key[] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
@@ -120,6 +121,8 @@ static const char *find_places(struct buffer *b)
 
     if (place_as_one_bucket(b))
         return NULL;
+    if (b->n_weights > PLACED_MAX)
+        return arena_fmt(a, "%d parameters in several buckets are more than are tried", b->n_weights);
     if (place_weights(b, 0, 0, 0) < 0)
         return arena_fmt(a, "%s", b->e->msg);
     if (b->n_tried >= TRIED_MAX)
