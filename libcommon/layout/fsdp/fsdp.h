@@ -11,7 +11,7 @@
  * Codes of findings:
  *   missing_file E   a rank has no file of a kind that other ranks have
  *   ranks E          fsdp_config.json states another number of ranks than the names of the files, or a file is that of
- *                    another rank than its name states
+ *                    another rank than its name states; a tensor states the position of another rank in its mesh
  *   no_optimizer W   there are no files of the optimizer
  *   names E          a rank lists other tensors than rank 0
  *   unread E         a tensor cannot be put together: the reason is given
@@ -21,7 +21,7 @@
  *   shape E          a state that torch makes by zeros_like() has another shape than its parameter
  *   strided E        such a state is cut over the ranks in another way than its parameter, or a parameter in a way that
  *                    contradicts another parameter of the same mesh
- *   mixed_saves E    ranks have different copies of a step, or of a buffer of integers
+ *   mixed_saves E    ranks have different copies of a step, of a buffer of integers, or of the schedule
  *   overlap E        two tensors have the same elements on one rank, and not on another
  *   step E           the step of a parameter is not a whole number; W: parameters have different steps
  *   groups E         ranks have different settings of the optimizer
@@ -123,5 +123,7 @@ void fsdp_check_copies(const struct fsdp *x, const char *name, const struct tmap
  * cut in the same dimension.
  */
 void fsdp_check_placements(const struct fsdp *x, const struct fsdp_numbered *of);
+/* Report the first parameter of each rank that states the position of another rank in its mesh. */
+void fsdp_check_positions(const struct fsdp *x, const struct fsdp_numbered *of);
 
 #endif

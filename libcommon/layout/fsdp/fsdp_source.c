@@ -184,7 +184,7 @@ static void open_rank_files(struct fsdp *x)
 
     for (int k = 0; k < FSDP_KINDS; k++)
         if (k != FSDP_OPTIM || !x->o->no_optimizer)
-            pt_files_keep(&o, x->file[k], k == FSDP_EXTRA ? 1 : x->world);
+            pt_files_keep(&o, x->file[k], x->world);
 }
 
 /* ---- the model ---- */
@@ -311,10 +311,36 @@ static struct fsdp_numbered read_model(struct fsdp *x)
     }
     free(pair);
     fsdp_check_placements(x, &of);
+    fsdp_check_positions(x, &of);
     return of;
 }
 
 /* ---- values ---- */
+
+/* Report a file of rank `rank` that states another rank or number of ranks, or another value of `key` than rank 0. */
+static void check_extra_state(const struct fsdp *x, int rank)
+{
+    static const char *const same[] = { "lr_scheduler", "fsdp_strategy", "tag" };
+    const struct pt *first = fsdp_file(x, FSDP_EXTRA, 0), *pt = fsdp_file(x, FSDP_EXTRA, rank);
+    const char *path = pt ? pt_path(pt) : NULL;
+    int64_t v;
+
+    if (!pt)
+        return;
+    if (pk_as_int(pk_get(pt_root(pt), "rank"), &v) && v != rank)
+        report_add(x->r, SEV_ERROR, "ranks", path, ERR_NO_BYTE, NULL,
+                   "was saved by rank %" PRId64 ": it is that rank's file under another name", v);
+    if (pk_as_int(pk_get(pt_root(pt), "world_size"), &v) && v != x->world)
+        report_add(x->r, SEV_ERROR, "ranks", path, ERR_NO_BYTE, NULL,
+                   "states %" PRId64 " ranks, the names of the files state %d", v, x->world);
+    for (size_t i = 0; first && i < sizeof same / sizeof *same; i++) {
+        const struct pk *a = pk_get(pt_root(first), same[i]), *b = pk_get(pt_root(pt), same[i]);
+
+        if (a && b && pk_is_plain(a) && pk_is_plain(b) && !pk_same_text(a, b))
+            report_add(x->r, x->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "mixed_saves", path, ERR_NO_BYTE, NULL,
+                       "%s differs from that of rank 0: their files are of different saves", same[i]);
+    }
+}
 
 static void read_extra_state(const struct fsdp *x)
 {
@@ -326,6 +352,8 @@ static void read_extra_state(const struct fsdp *x)
         if (pk_as_str(pair[2 * i]))
             fsdp_add_value(x, &(struct source_value){ .name = arena_fmt(x->s->arena, "%s", pk_as_str(pair[2 * i])),
                                                       .tree = pair[2 * i + 1], .pt = pt });
+    for (int r = 0; r < x->world; r++)
+        check_extra_state(x, r);
 }
 
 /* Take the iteration from the name of the folder above: global_step_20/actor. */
