@@ -2,6 +2,7 @@
  * diff.h - compare two checkpoints: pair their tensors, and find other differences
  *
  *   diff_pair.c     find the pairs of corresponding tensors, whose names may differ
+ *   diff_groups.c   pair the settings of optimizers' groups that both sides list in any order
  *   diff_state.c    compare the state of the run, its arguments and its schedules
  *   cmd_diff.c      run the comparison and print the result
  */
@@ -73,6 +74,21 @@ MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct 
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r);
 /* Compare the plain values of two single .pt files, and add the differences to out->run. */
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out);
+/* The settings of one group of an optimizer on both sides. NULL: this side does not have the group. */
+struct diff_group {
+    const char *path;                   /* such as "chained_1.param_groups.0" */
+    const struct pk *a, *b;
+};
+struct diff_groups {
+    int n_a, n_b;                       /* number of groups of each side */
+    int n;
+    struct diff_group *pair;
+};
+/*
+ * Pair the groups that the dicts run.optimizer of both sides list. *out is allocated in the arena. A group of one of
+ * several optimizers is paired only with one of the optimizer that has the same parameters.
+ */
+void diff_pair_groups(const struct source *a, const struct source *b, struct arena *arena, struct diff_groups *out);
 /* Return the total number of differences in run, arguments and schedules. */
 int diff_state_n(const struct diff_state *s);
 void diff_state_free(struct diff_state *s);

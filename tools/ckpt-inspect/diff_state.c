@@ -429,6 +429,61 @@ static void compare_values(struct diff_walk *w)
     }
 }
 
+/* Returns the file that holds the tensors in the dict of the optimizer, or NULL. */
+static const struct pt *settings_file(const struct source *s)
+{
+    for (int i = 0; i < s->n_values; i++)
+        if (s->value[i].pt && str_starts(s->value[i].name, "optimizer."))
+            return s->value[i].pt;
+    return NULL;
+}
+
+/*
+ * Compare a value of the optimizer's dict, which is not a setting of a group, with that of the other side. The form in
+ * which states are stored does not count. `first`: the value is that of the first side.
+ */
+static void compare_optimizer_value(struct diff_walk *w, json_t *list, const struct source_value *v,
+                                    const struct source *other, bool first)
+{
+    static const char prefix[] = "optimizer.";
+    struct source_hit hit;
+    const struct pk *tree;
+
+    if (!v->tree || !str_starts(v->name, prefix) || strstr(v->name, "param_groups"))
+        return;
+    tree = source_find(other, v->name, &hit) && hit.value ? hit.value->tree : NULL;
+    if (!first && tree)
+        return;
+    if (str_ends(v->name, "param_state_sharding_type"))
+        list = w->out->by_layout;
+    compare_state_trees(w, list, v->name + strlen(prefix),
+                        first ? (struct both){ v->tree, tree } : (struct both){ NULL, v->tree }, 0);
+}
+
+/*
+ * Compare the optimizers' dicts of two checkpoints of Megatron-core: the settings of groups, and other values such as
+ * those of a loss scaler. If a side has neither settings nor moments, it has no optimizer, which is no difference.
+ */
+static void compare_optimizer_dicts(struct diff_walk *w)
+{
+    struct arena *arena = arena_new(0);
+    struct diff_groups groups;
+    json_t *list = w->out->schedules;
+
+    diff_pair_groups(w->a, w->b, arena, &groups);
+    if ((groups.n_a == 0 && !source_has_moments(w->a)) || (groups.n_b == 0 && !source_has_moments(w->b)))
+        list = w->out->by_layout;
+    w->a_pt = settings_file(w->a);
+    w->b_pt = settings_file(w->b);
+    for (int i = 0; i < groups.n; i++)
+        compare_state_trees(w, list, groups.pair[i].path, (struct both){ groups.pair[i].a, groups.pair[i].b }, 0);
+    for (int i = 0; i < w->a->n_values; i++)
+        compare_optimizer_value(w, list, &w->a->value[i], w->b, true);
+    for (int i = 0; i < w->b->n_values; i++)
+        compare_optimizer_value(w, list, &w->b->value[i], w->a, false);
+    arena_free(arena);
+}
+
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r)
 {
     struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out, .r = r };
@@ -443,6 +498,10 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
         compare_values(&w);
     w.a_pt = mp_file(a);
     w.b_pt = mp_file(b);
+    if (!w.a_pt && !w.b_pt && source_same_layout(a, b) && (a->run.optimizer || b->run.optimizer)) {
+        compare_optimizer_dicts(&w);
+        w.a_pt = w.b_pt = NULL;
+    }
     if (!w.a_pt && !w.b_pt && a->n_values && b->n_values)
         /*
          * Arguments and schedules are not compared, because these layouts record nothing about the run except the

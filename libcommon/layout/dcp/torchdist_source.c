@@ -19,6 +19,7 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/dcp/torchdist_buckets.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist_settings.h"
 #include "libcommon/model/topology.h"
 
 /*
@@ -293,6 +294,8 @@ static void read_run(struct source *s, const struct pt *pt, bool holes, struct r
     read_torchdist_settings(s);
     compare_group_steps(s, torchdist_find_step(s, holes, r), holes, r);
     compare_step_with_iteration(s, r);
+    if (!s->weights_only)
+        torchdist_settings_check(s, r);
 }
 
 static int read_common(struct source *s, const struct source_listing *l, bool holes, struct report *r, struct err *e)

@@ -184,7 +184,9 @@ def flat_rank(rank, world, meet, out):
         state[f"{key} {layer}"] = ShardedTensor.from_rank_offsets(
             key, weights[layer, 3 * rank:3 * rank + 3].clone(), (0, layer, 2), (1, rank, 2), prepend_axis_num=1)
     dc.save({**state, "iteration": 1, "checkpoint_version": 3.0,
-             "optimizer": {"param_state_sharding_type": "fully_sharded_model_space"}}, folder)
+             "optimizer": {"param_state_sharding_type": "fully_sharded_model_space", "optimizer": {"param_groups": [
+                 {"wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False, "lr": 0.001,
+                  "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}]}}}, folder)
     torch.distributed.barrier()
     if rank == 0:
         from megatron.core.dist_checkpointing.strategies.torch import MCoreMetadata

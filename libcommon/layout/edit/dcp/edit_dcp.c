@@ -212,7 +212,9 @@ int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
         err_usage(e, "drop optimizer: %s has no entries of an optimizer", x->s->path);
         return -1;
     }
-    return check_values(x, e) < 0 ? -1 : edit_entries_resolve_files(x, e);
+    if (check_values(x, e) < 0 || edit_core_drop_optimizer(x, e) < 0)
+        return -1;
+    return edit_entries_resolve_files(x, e);
 }
 
 /* ---- values ---- */

@@ -534,3 +534,16 @@ int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e)
     return put_common_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
            : edit_positive_arg(x, "vocab_size") ? put_common_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
 }
+
+int edit_core_drop_optimizer(struct edit *x, struct err *e)
+{
+    const int file = find_common_file(x);
+    struct pk *root;
+
+    if (file < 0 || !pk_get(edit_root(x, file, e), "optimizer"))
+        return e->kind == ERR_NONE ? 0 : -1;
+    root = edit_tree(x, file, e);
+    if (root)
+        pk_remove(root, "optimizer");
+    return root ? 0 : -1;
+}

@@ -16,8 +16,8 @@ void edit_relist_depths(struct relisting *w);
 MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
 /*
- * ---- functions that change the training arguments in common.pt; they do nothing for other layouts, or if there are
- * none ----
+ * ---- functions that change the arguments and settings in common.pt; they do nothing for other layouts, or if there
+ * are none ----
  */
 
 /*
@@ -32,5 +32,7 @@ MUST_CHECK int edit_core_cast(struct edit *x, enum dtype to, struct err *e);
  */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
 MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);
+/* Remove the settings of the optimizer. Returns -1 with ERR_DATA if common.pt cannot be changed. */
+MUST_CHECK int edit_core_drop_optimizer(struct edit *x, struct err *e);
 
 #endif

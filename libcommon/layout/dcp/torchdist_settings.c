@@ -1,0 +1,252 @@
+/*
+ * torchdist_settings.c - compare the optimizers that common.pt lists with those whose states are in the folder
+ */
+#include "libcommon/layout/dcp/torchdist_settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/names.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/layout/dcp/torchdist.h"
+#include "libcommon/layout/dcp/dcp_metadata.h"
+
+enum { MAX_OPTIMIZERS = 64, MAX_DEPTH = 4 };
+
+/* One of several optimizers ("chained_1"), or the only one. */
+struct core_optimizer {
+    bool listed;                        /* common.pt has an entry for it */
+    int n_groups, n_experts;            /* settings of groups; of these, of groups of experts */
+    bool knows_experts;                 /* the settings state whether a group is one of experts */
+    int n_states, n_moments;
+    const char *of_experts, *of_others; /* a state of an expert's parameter, and one of another parameter */
+    const char *first;                  /* the first state */
+};
+
+struct settings_check {
+    const struct source *s;
+    struct report *r;
+    enum severity severity;
+    bool chained;                       /* common.pt lists several optimizers by number */
+    bool buckets;                       /* states are in buckets */
+    struct core_optimizer only, of[MAX_OPTIMIZERS];
+};
+
+/* ---- what common.pt lists ---- */
+
+static void count_groups(struct core_optimizer *o, const struct pk *list)
+{
+    uint32_t n = 0;
+    struct pk **item = list ? pk_items(list, &n) : NULL;
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        const struct pk *expert = pk_get(item[i], "is_expert_parallel");
+        int64_t flag = 0;
+
+        o->n_groups++;
+        o->knows_experts |= expert != NULL;
+        o->n_experts += expert && pk_as_int(expert, &flag) && flag;
+    }
+}
+
+/* Count the groups of one optimizer's dict: its own, those of the optimizer inside it, and those of several ones. */
+static void count_settings(struct core_optimizer *o, const struct pk *tree, int depth)
+{
+    uint32_t n = 0;
+    struct pk **pair = depth < MAX_DEPTH ? pk_pairs(tree, &n) : NULL;
+
+    count_groups(o, pk_get(tree, "param_groups"));
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (!key || strcmp(key, "optimizer") == 0)
+            count_settings(o, pair[2 * i + 1], depth + 1);
+    }
+}
+
+static void read_listed_optimizers(struct settings_check *c)
+{
+    const struct pk *tree = c->s->run.optimizer;
+    uint32_t n = 0;
+    struct pk **pair = tree ? pk_pairs(tree, &n) : NULL;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        int64_t number;
+
+        if (pk_as_str(pair[2 * i]) || !pk_as_int(pair[2 * i], &number))
+            continue;
+        c->chained = true;
+        if (number >= 0 && number < MAX_OPTIMIZERS) {
+            c->of[number].listed = true;
+            count_settings(&c->of[number], pair[2 * i + 1], 0);
+        }
+    }
+    if (!c->chained && tree)
+        count_settings(&c->only, tree, 0);
+}
+
+/* ---- what the folder has ---- */
+
+/* Returns the optimizer to which a state belongs, or NULL if `name` is not a state. *key: the name after "state.". */
+static struct core_optimizer *optimizer_of_state(struct settings_check *c, const char *name, const char **key)
+{
+    static const char state[] = "optimizer.state.", bucket[] = "optimizer.distributed.";
+    const size_t digits = str_starts(name, "chained_") ? strspn(name + strlen("chained_"), "0123456789") : 0;
+    const int number = digits && digits < 4 ? atoi(name + strlen("chained_")) : 0;
+    const char *rest = digits ? name + strlen("chained_") + digits + 1 : name;
+
+    if (digits && name[strlen("chained_") + digits] != '.')
+        return NULL;
+    *key = rest + sizeof state - 1;
+    if (str_starts(rest, bucket))
+        c->buckets = true;
+    else if (!str_starts(rest, state))
+        return NULL;
+    if (str_starts(rest, bucket))
+        *key = "";
+    return !digits ? &c->only : digits < 4 && number < MAX_OPTIMIZERS ? &c->of[number] : NULL;
+}
+
+static void count_states(struct settings_check *c)
+{
+    for (int i = 0; i < c->s->dcp->n; i++) {
+        const char *name = c->s->dcp->entry[i].name, *key;
+        struct core_optimizer *o = optimizer_of_state(c, name, &key);
+
+        if (!o)
+            continue;
+        o->n_states++;
+        o->n_moments += str_starts(key, "exp_avg");
+        o->first = o->first ? o->first : name;
+        if (strstr(key, ".experts.experts."))
+            o->of_experts = o->of_experts ? o->of_experts : name;
+        else if (*key && strchr(key, '.'))
+            o->of_others = o->of_others ? o->of_others : name;
+    }
+}
+
+/* ---- comparison ---- */
+
+static void report_settings(const struct settings_check *c, const char *name, const char *what, int number)
+{
+    report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, name, what, number, number);
+}
+
+/* Compare one of several optimizers with its states. `apart`: names of states have the number of their optimizer. */
+static void check_optimizer(const struct settings_check *c, int number, bool apart)
+{
+    const struct core_optimizer *o = &c->of[number];
+    const bool of_experts = o->n_groups > 0 && o->n_experts == o->n_groups;
+
+    if (o->n_states && !o->listed)
+        report_settings(c, o->first, "is a state of optimizer %d, but " TORCHDIST_COMMON " has no settings "
+                        "optimizer.%d", number);
+    else if (o->n_states && o->n_groups == 0)
+        report_add(c->r, SEV_WARNING, "groups", c->s->path, ERR_NO_BYTE, o->first,
+                   "is a state of optimizer %d, whose settings in " TORCHDIST_COMMON " have no group", number);
+    if (o->n_groups && apart && !o->n_states)
+        report_settings(c, NULL, TORCHDIST_COMMON " has the settings of optimizer.%d, but no state chained_%d exists",
+                        number);
+    if (apart && of_experts && o->of_others)
+        report_settings(c, o->of_others, "is no state of an expert, but the settings optimizer.%d are those of experts "
+                        "(is_expert_parallel)", number);
+    if (apart && o->n_groups && o->knows_experts && o->n_experts == 0 && o->of_experts && !o->of_others)
+        report_settings(c, o->of_experts, "and all states of chained_%d are those of experts, but the settings "
+                        "optimizer.%d are not (is_expert_parallel)", number);
+}
+
+/* Compare the numbers of optimizers. Returns false if there is no state. */
+static bool check_several(const struct settings_check *c)
+{
+    bool apart = false, any = c->only.n_states > 0;
+
+    for (int i = 0; i < MAX_OPTIMIZERS; i++)
+        apart |= c->of[i].n_states > 0;
+    for (int i = 0; i < MAX_OPTIMIZERS && (apart || any); i++)
+        if (c->chained)
+            check_optimizer(c, i, apart);
+        else if (c->of[i].n_states && !c->only.n_states)
+            report_settings(c, c->of[i].first, "is a state of one of several optimizers, number %d, but "
+                            TORCHDIST_COMMON " has no settings optimizer.%d", i);
+    return apart || any;
+}
+
+/* Returns true if only groups of experts are listed. *any is set to true if groups of experts are listed. */
+static bool lists_experts(const struct settings_check *c, bool *any)
+{
+    int experts = c->only.n_experts, groups = c->only.n_groups;
+
+    for (int i = 0; i < MAX_OPTIMIZERS; i++) {
+        experts += c->of[i].n_experts;
+        groups += c->of[i].n_groups;
+    }
+    *any = experts > 0;
+    return experts > 0 && experts == groups;
+}
+
+/* If the names of states do not state their optimizer, there must be states of experts for the groups of experts. */
+static void check_groups_of_experts(const struct settings_check *c)
+{
+    bool any;
+    const bool alone = lists_experts(c, &any);
+
+    if (c->buckets || c->only.n_states == 0)
+        return;
+    if (any && !c->only.of_experts)
+        report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, NULL, TORCHDIST_COMMON " has settings of "
+                   "groups of experts (is_expert_parallel), but no state of an expert exists");
+    if (alone && c->only.of_others)
+        report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, c->only.of_others, "is no state of an expert, "
+                   "but all groups in " TORCHDIST_COMMON " are those of experts (is_expert_parallel)");
+}
+
+/*
+ * Returns true if the optimizer may have states of the parameter. It has none of a router's correction bias, and of the
+ * second name of a tied embedding.
+ */
+static bool is_trained(const struct param *p)
+{
+    return (p->state[STATE_BF16] || p->state[STATE_FP32]) && !str_ends(p->name, ".expert_bias") &&
+           strcmp(p->name, "output_layer.weight") != 0;
+}
+
+/* Report parameters that have no state, where others have one. They may have been frozen. */
+static void check_params_without_state(const struct settings_check *c)
+{
+    const struct param *first = NULL;
+    int n_with = 0, n_without = 0;
+
+    for (int i = 0; i < c->s->n_params; i++) {
+        const struct param *p = &c->s->param[i];
+
+        if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ]) {
+            n_with++;
+        } else if (is_trained(p)) {
+            n_without++;
+            first = first ? first : p;
+        }
+    }
+    if (n_with && n_without)
+        report_add(c->r, SEV_WARNING, "no_optimizer", c->s->path, ERR_NO_BYTE, first->name,
+                   "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states are lost",
+                   n_without, n_with + n_without);
+}
+
+void torchdist_settings_check(const struct source *s, struct report *r)
+{
+    struct settings_check c = { .s = s, .r = r, .severity = s->accept_mismatch ? SEV_WARNING : SEV_ERROR };
+    bool states;
+
+    read_listed_optimizers(&c);
+    count_states(&c);
+    states = check_several(&c);
+    if (!states && (c.chained || c.only.n_groups))
+        report_add(r, SEV_WARNING, "no_optimizer", s->path, ERR_NO_BYTE, NULL, "has no state of the optimizer, but "
+                   TORCHDIST_COMMON " has its settings");
+    if (!c.chained && !c.buckets && c.only.n_moments && !c.only.n_groups)
+        report_add(r, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, c.only.first,
+                   "is a state of the optimizer, but " TORCHDIST_COMMON " has no settings of its groups");
+    check_groups_of_experts(&c);
+    check_params_without_state(&c);
+}
