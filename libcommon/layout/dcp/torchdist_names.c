@@ -143,46 +143,6 @@ static void report_missing_param_entry(const struct dcp_naming *n, int entry, co
 }
 
 /*
- * Returns the name of the linear module to which an extra-state object belongs, for example
- * "decoder.layers.mlp.linear_fc1" for the key "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2". Returns NULL for
- * the keys of other objects.
- */
-static const char *module_of(struct arena *a, const char *key)
-{
-    const char *end = strstr(key, "._extra_state/"), *last = end;
-
-    while (last && last > key && last[-1] != '.')
-        last--;
-    return last && str_starts(last, "linear_") ? arena_strndup(a, key, (size_t)(end - key)) : NULL;
-}
-
-/*
- * Report linear modules that have an extra-state object, but no weight. Megatron-core saves both for each linear
- * module.
- */
-static void check_modules(const struct dcp_naming *n, struct report *r)
-{
-    struct arena *a = arena_new(0);
-    struct names *module = names_new(a), *reported = names_new(a);
-
-    for (int i = 0; i < n->table->n; i++) {
-        const char *name = n->table->entry[i].name, *end = strstr(name, ".weight");
-
-        if (n->table->entry[i].is_tensor && end)
-            names_add(module, arena_strndup(a, name, (size_t)(end - name)), i);
-    }
-    for (int i = 0; i < n->table->n; i++) {
-        const char *m = module_of(a, n->table->entry[i].name);
-
-        if (m && names_find(module, m) < 0 && names_find(reported, m) < 0) {
-            report_missing_param_entry(n, i, arena_fmt(a, "%s.weight", m), r);
-            names_add(reported, m, i);
-        }
-    }
-    arena_free(a);
-}
-
-/*
  * Two states of a parameter (both moments, or a moment and the fp32 master weight) are normally saved together. If the
  * parameters that have both states of such a pair are at least as many as those that have one, report the latter.
  * held[w] has one bit per state of weight w.
@@ -256,7 +216,6 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
         role[i].state = st;
     }
     check_halves(n, held, r);
-    check_modules(n, r);
     free(held);
     return 0;
 }

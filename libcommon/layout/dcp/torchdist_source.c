@@ -18,6 +18,7 @@
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/dcp/torchdist_buckets.h"
+#include "libcommon/layout/dcp/torchdist_modules.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/dcp/torchdist_settings.h"
 #include "libcommon/model/topology.h"
@@ -422,6 +423,14 @@ static void read_form_of_ranks(struct source *s, const struct source_opts *o, st
                why ? why : "");
 }
 
+static int assign_checked_names(struct dcp_naming *n, struct report *r, struct err *e)
+{
+    if (torchdist_names_assign(n, r, e) < 0)
+        return -1;
+    torchdist_modules_check(n, r);
+    return 0;
+}
+
 int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                           struct report *r, struct err *e)
 {
@@ -429,7 +438,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
 
     if (read_torchdist_config(s, l, e) < 0)
         return -1;
-    rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
+    rc = dcp_open(s, l, o, assign_checked_names, r, e);
     s->layout = &torchdist_layout;
     s->read_groups = read_torchdist_groups;
     if (rc == 0)
