@@ -2,7 +2,7 @@
 
 CODE sees m (the Metadata object), tensors (its state_dict_metadata), drop(name ...), which removes all entries whose
 names contain one of the texts, cut(name, axis, n), which keeps the first n rows of an axis that is cut in pieces of 1,
-and rename(a, b), which replaces a text in all names. all_local_plans, which states the same again, is removed.
+halve(name, axis), which keeps the first half of an axis that is cut there, and rename(a, b), which replaces a text in all names. all_local_plans, which states the same again, is removed.
 """
 import copyreg, os, pickle, sys, types
 
@@ -68,6 +68,15 @@ def drop(*texts):
 
 def cut(name, axis, n):
     t = tensors[name]
+    t.size = find('torch', 'Size')(n if a == axis else s for a, s in enumerate(t.size))
+    t.chunks = [c for c in t.chunks if c.offsets[axis] < n]
+    for i in [i for i in m.storage_data if i.fqn == name and i.offset[axis] >= n]:
+        del m.storage_data[i]
+
+
+def halve(name, axis):
+    t = tensors[name]
+    n = t.size[axis] // 2
     t.size = find('torch', 'Size')(n if a == axis else s for a, s in enumerate(t.size))
     t.chunks = [c for c in t.chunks if c.offsets[axis] < n]
     for i in [i for i in m.storage_data if i.fqn == name and i.offset[axis] >= n]:

@@ -64,6 +64,7 @@ struct diff_walk {
     struct diff_state *out;
     struct report *r;                   /* for corrupt records */
     bool same_topology;
+    bool steps_compared;                /* the steps of groups were compared as numbers, so they are left out */
 };
 
 /* ---- equality of two values ---- */
@@ -224,9 +225,10 @@ static void compare_below(struct diff_walk *w, json_t *counted, const char *path
 {
     char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
     bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
-    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* indices of a rank's tensors */
+    bool numbers = strstr(path, "param_groups") && strcmp(key, "params") == 0;       /* indices of a rank's tensors */
+    bool step = w->steps_compared && strcmp(key, "step") == 0;
 
-    if (!apart && !numbers)
+    if (!apart && !numbers && !step)
         compare_state_trees(w, counted, below, v, depth + 1);
     free(below);
 }
@@ -473,6 +475,7 @@ static void compare_optimizer_dicts(struct diff_walk *w)
     diff_pair_groups(w->a, w->b, arena, &groups);
     if ((groups.n_a == 0 && !source_has_moments(w->a)) || (groups.n_b == 0 && !source_has_moments(w->b)))
         list = w->out->by_layout;
+    w->steps_compared = w->a->run.opt_step >= 0 && w->b->run.opt_step >= 0;
     w->a_pt = settings_file(w->a);
     w->b_pt = settings_file(w->b);
     for (int i = 0; i < groups.n; i++)

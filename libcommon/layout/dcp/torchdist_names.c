@@ -168,6 +168,26 @@ static void check_halves(const struct dcp_naming *n, const unsigned *held, struc
     }
 }
 
+/*
+ * Report a state that has not the shape of its weight. It is an error if it has other layers or experts, which are the
+ * leading axes; some optimizers have moments with fewer rows or columns.
+ */
+static void report_other_shape(const struct dcp_naming *n, int state, int weight, struct report *r)
+{
+    const struct dcp_entry *x = &n->table->entry[state], *w = &n->table->entry[weight];
+    const bool folded = x->n_whole && !shape_equal(x->ndim, x->shape, x->n_whole, x->whole);
+    bool leading = x->ndim == w->ndim && w->ndim > 1 && torchdist_number_place(w->name) &&
+                   x->shape[0] != w->shape[0] && !isdigit((unsigned char)w->name[torchdist_number_place(w->name) + 1]);
+
+    if (folded)
+        return;                         /* its chunks do not add up to its shape, which has been reported */
+    for (int d = 0; d + 2 < w->ndim; d++)
+        leading |= x->ndim == w->ndim && x->shape[d] != w->shape[d];
+    report_add(r, leading && !n->s->accept_mismatch ? SEV_ERROR : SEV_WARNING, "shape", n->path, x->said_at, x->name,
+               "has another shape than its weight, %s", leading ? "with other numbers of layers or experts"
+                                                                : "so it is not read as a state of it");
+}
+
 int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e)
 {
     const struct dcp_table *t = n->table;
@@ -210,6 +230,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
          * An entry with another shape than the weight remains a plain value. So does the fp32 master weight of a weight
          * that is itself fp32.
          */
+        if (w >= 0 && !has_same_stack_shape(&t->entry[w], &t->entry[i]))
+            report_other_shape(n, i, w, r);
         if (w < 0 || role[w].state == st || !has_same_stack_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];

@@ -18,9 +18,10 @@
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/dcp/torchdist_buckets.h"
-#include "libcommon/layout/dcp/torchdist_modules.h"
+#include "libcommon/layout/dcp/check/torchdist_modules.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
-#include "libcommon/layout/dcp/torchdist_settings.h"
+#include "libcommon/layout/dcp/check/torchdist_settings.h"
+#include "libcommon/layout/dcp/check/torchdist_sizes.h"
 #include "libcommon/model/topology.h"
 
 /*
@@ -428,6 +429,7 @@ static int assign_checked_names(struct dcp_naming *n, struct report *r, struct e
     if (torchdist_names_assign(n, r, e) < 0)
         return -1;
     torchdist_modules_check(n, r);
+    torchdist_sizes_check(n, r);
     return 0;
 }
 

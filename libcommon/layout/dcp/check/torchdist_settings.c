@@ -1,7 +1,7 @@
 /*
  * torchdist_settings.c - compare the optimizers that common.pt lists with those whose states are in the folder
  */
-#include "libcommon/layout/dcp/torchdist_settings.h"
+#include "libcommon/layout/dcp/check/torchdist_settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/dcp/torchdist.h"
+#include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 enum { MAX_OPTIMIZERS = 64, MAX_DEPTH = 4 };
@@ -133,9 +134,23 @@ static void report_settings(const struct settings_check *c, const char *name, co
     report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, name, what, number, number);
 }
 
+/* Returns true if only groups of experts are listed. *any is set to true if groups of experts are listed. */
+static bool lists_experts(const struct settings_check *c, bool *any)
+{
+    int experts = c->only.n_experts, groups = c->only.n_groups;
+
+    for (int i = 0; i < MAX_OPTIMIZERS; i++) {
+        experts += c->of[i].n_experts;
+        groups += c->of[i].n_groups;
+    }
+    *any = experts > 0;
+    return experts > 0 && experts == groups;
+}
+
 /* Compare one of several optimizers with its states. `apart`: names of states have the number of their optimizer. */
 static void check_optimizer(const struct settings_check *c, int number, bool apart)
 {
+    bool experts_known;
     const struct core_optimizer *o = &c->of[number];
     const bool of_experts = o->n_groups > 0 && o->n_experts == o->n_groups;
 
@@ -151,9 +166,11 @@ static void check_optimizer(const struct settings_check *c, int number, bool apa
     if (apart && of_experts && o->of_others)
         report_settings(c, o->of_others, "is no state of an expert, but the settings optimizer.%d are those of experts "
                         "(is_expert_parallel)", number);
-    if (apart && o->n_groups && o->knows_experts && o->n_experts == 0 && o->of_experts && !o->of_others)
-        report_settings(c, o->of_experts, "and all states of chained_%d are those of experts, but the settings "
-                        "optimizer.%d are not (is_expert_parallel)", number);
+    lists_experts(c, &experts_known);
+    if (apart && o->n_groups && o->knows_experts && o->n_experts == 0 && o->of_experts &&
+        (experts_known || !o->of_others))
+        report_settings(c, o->of_experts, "is a state of an expert in optimizer %d, but no group of the settings "
+                        "optimizer.%d is one of experts (is_expert_parallel)", number);
 }
 
 /* Compare the numbers of optimizers. Returns false if there is no state. */
@@ -170,19 +187,6 @@ static bool check_several(const struct settings_check *c)
             report_settings(c, c->of[i].first, "is a state of one of several optimizers, number %d, but "
                             TORCHDIST_COMMON " has no settings optimizer.%d", i);
     return apart || any;
-}
-
-/* Returns true if only groups of experts are listed. *any is set to true if groups of experts are listed. */
-static bool lists_experts(const struct settings_check *c, bool *any)
-{
-    int experts = c->only.n_experts, groups = c->only.n_groups;
-
-    for (int i = 0; i < MAX_OPTIMIZERS; i++) {
-        experts += c->of[i].n_experts;
-        groups += c->of[i].n_groups;
-    }
-    *any = experts > 0;
-    return experts > 0 && experts == groups;
 }
 
 /* If the names of states do not state their optimizer, there must be states of experts for the groups of experts. */
@@ -211,16 +215,46 @@ static bool is_trained(const struct param *p)
            strcmp(p->name, "output_layer.weight") != 0;
 }
 
-/* Report parameters that have no state, where others have one. They may have been frozen. */
-static void check_params_without_state(const struct settings_check *c)
+/* Returns the keys that have a state of any optimizer, such as "decoder.layers.mlp.linear_fc1.weight". */
+static struct names *list_keys_with_state(struct settings_check *c, struct arena *a)
 {
+    struct names *keys = names_new(a);
+
+    for (int i = 0; i < c->s->dcp->n; i++) {
+        const char *key, *dot;
+
+        if (!optimizer_of_state(c, c->s->dcp->entry[i].name, &key))
+            continue;
+        dot = strchr(key, '.');
+        if (dot)
+            names_add(keys, dot + 1, i);
+    }
+    return keys;
+}
+
+/* Returns the key of a parameter: its name, or that of the stack that holds it as a layer. */
+static const char *key_of_param(struct arena *a, const struct names *keys, const char *name)
+{
+    const int at = torchdist_number_place(name);
+    const size_t digits = at ? strspn(name + at + 1, "0123456789") : 0;
+
+    return names_find(keys, name) >= 0 || !digits ? name
+                                                  : arena_fmt(a, "%.*s%s", at, name, name + at + 1 + digits);
+}
+
+/* Report parameters that have no state, where others have one. They may have been frozen. */
+static void check_params_without_state(struct settings_check *c)
+{
+    struct arena *a = arena_new(0);
+    const struct names *keys = list_keys_with_state(c, a);
     const struct param *first = NULL;
     int n_with = 0, n_without = 0;
 
-    for (int i = 0; i < c->s->n_params; i++) {
+    for (int i = 0; i < c->s->n_params && !c->buckets; i++) {
         const struct param *p = &c->s->param[i];
 
-        if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ]) {
+        if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ] ||
+            names_find(keys, key_of_param(a, keys, p->name)) >= 0) {
             n_with++;
         } else if (is_trained(p)) {
             n_without++;
@@ -231,6 +265,7 @@ static void check_params_without_state(const struct settings_check *c)
         report_add(c->r, SEV_WARNING, "no_optimizer", c->s->path, ERR_NO_BYTE, first->name,
                    "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states are lost",
                    n_without, n_with + n_without);
+    arena_free(a);
 }
 
 void torchdist_settings_check(const struct source *s, struct report *r)

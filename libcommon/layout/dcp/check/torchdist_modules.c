@@ -1,7 +1,7 @@
 /*
  * torchdist_modules.c - compare the layers, experts and objects of Megatron-core's modules by their keys and shapes
  */
-#include "libcommon/layout/dcp/torchdist_modules.h"
+#include "libcommon/layout/dcp/check/torchdist_modules.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -267,6 +267,93 @@ static void check_layer_numbers(const struct modules *m)
         }
     for (int p = 0; p < names_n(l.prefix); p++)
         check_layers_of_prefix(&l, &l.of[p]);
+}
+
+/* ---- tensors of layers of one kind ---- */
+
+/* A tensor that layers of one kind have: its name without the number of the layer. */
+struct kind_tensor {
+    const char *kind, *rest;
+    int n;                              /* number of layers of the kind that have it */
+};
+
+/*
+ * Returns the kind of a layer, for tensor `rest` of it: the prefix, and whether the layer has a router, an MLP, a
+ * mixer, attention with latent keys and values, and with one module for queries, keys and values. For a tensor of
+ * attention the MLP is not considered, and the reverse. `layer` is its name with the number, "decoder.layers.3".
+ */
+static const char *kind_of_layer(const struct modules *m, const char *layer, const char *rest)
+{
+    static const char *const parts[] = { "mlp.router.weight", "mlp.linear_fc1.weight", "mixer.in_proj.weight",
+                                         "self_attention.linear_kv_down_proj.weight",
+                                         "self_attention.linear_qkv.weight" };
+    const bool attention = str_starts(rest, "self_attention.") || str_starts(rest, "input_layernorm.");
+    const bool mlp = str_starts(rest, "mlp.") || str_starts(rest, "pre_mlp_layernorm.");
+    const char *dot = strrchr(layer, '.');
+    char bits[sizeof parts / sizeof *parts + 1] = {0};
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        bits[i] = (attention && str_starts(parts[i], "mlp.")) || (mlp && !str_starts(parts[i], "mlp.")) ? '-'
+                  : names_find(m->known, arena_fmt(m->a, "%s.%s", layer, parts[i])) >= 0                ? '1' : '0';
+    return arena_fmt(m->a, "%.*s %s", (int)(dot - layer), layer, bits);
+}
+
+/* Report, for each layer, the first tensor that it does not have, but other layers of its kind have. */
+static void compare_layers_of_kind(const struct modules *m, const struct kind_tensor *t, int n, struct names *layers,
+                                   const char **layer)
+{
+    for (int l = 0; l < names_n(layers); l++) {
+        const char *first = NULL;
+        int n_missing = 0, others = 0;
+
+        for (int k = 0; k < n; k++) {
+            if (strcmp(t[k].kind, kind_of_layer(m, layer[l], t[k].rest)) != 0 ||
+                names_find(m->known, arena_fmt(m->a, "%s.%s", layer[l], t[k].rest)) >= 0)
+                continue;
+            others = n_missing++ ? others : t[k].n;
+            first = first ? first : t[k].rest;
+        }
+        if (n_missing)
+            report_add(m->r, SEV_WARNING, "missing_entry", m->n->path, ERR_NO_BYTE,
+                       arena_fmt(m->a, "%s.%s", layer[l], first),
+                       "does not exist, but %d other layer%s of its kind ha%s it; %d tensor%s of this layer %s missing",
+                       others, others == 1 ? "" : "s",
+                       others == 1 ? "s" : "ve", n_missing, n_missing == 1 ? "" : "s", n_missing == 1 ? "is" : "are");
+    }
+}
+
+/* Compare the tensors of layers that have numbers and are of one kind. Tensors of adapters are not compared. */
+static void check_layers_of_kind(const struct modules *m)
+{
+    struct names *known = names_new(m->a), *layers = names_new(m->a);
+    struct kind_tensor *t = arena_alloc(m->a, ((size_t)m->t->n + 1) * sizeof *t);
+    const char **layer = arena_alloc(m->a, ((size_t)m->t->n + 1) * sizeof *layer);
+
+    for (int i = 0; i < m->t->n; i++) {
+        const struct dcp_entry *en = &m->t->entry[i];
+        const int at = is_model_tensor(en) ? torchdist_number_place(en->name) : 0;
+        const size_t n = at ? strspn(en->name + at + 1, "0123456789") : 0;
+        const char *name, *kind, *key;
+        int k;
+
+        if (n == 0 || en->name[(size_t)at + 1 + n] != '.' || strstr(en->name, "adapter") || strstr(en->name, "lora"))
+            continue;
+        name = arena_strndup(m->a, en->name, (size_t)at + 1 + n);
+        if (names_find(layers, name) < 0) {
+            layer[names_n(layers)] = name;
+            names_add(layers, name, i);
+        }
+        kind = kind_of_layer(m, name, en->name + (size_t)at + 2 + n);
+        key = arena_fmt(m->a, "%s %s", kind, en->name + (size_t)at + 2 + n);
+        k = names_find(known, key);
+        if (k < 0) {
+            k = names_n(known);
+            names_add(known, key, k);
+            t[k] = (struct kind_tensor){ kind, en->name + (size_t)at + 2 + n, 0 };
+        }
+        t[k].n++;
+    }
+    compare_layers_of_kind(m, t, names_n(known), layers, layer);
 }
 
 /* ---- experts ---- */
@@ -580,6 +667,8 @@ static void check_pairs(const struct modules *m)
         { ".linear_kv_down_proj.weight", ".linear_kv_up_proj.weight" },
         { ".linear_kv_up_proj.weight", ".linear_kv_down_proj.weight" },
         { ".linear_kv_down_proj.weight", ".linear_proj.weight" },
+        { ".linear_fc1.bias", ".linear_fc2.bias" }, { ".linear_fc2.bias", ".linear_fc1.bias" },
+        { "layer_norm_bias", "layer_norm_weight" }, { "_layernorm.bias", "_layernorm.weight" },
         { ".k_layernorm.weight", ".q_layernorm.weight" },
         /* The norm of queries goes with that of keys, or with that of the compressed keys and values. */
         { ".q_layernorm.weight", ".k_layernorm.weight|.kv_layernorm.weight|.linear_kv_up_proj.layer_norm_weight" },
@@ -620,6 +709,7 @@ void torchdist_modules_check(const struct dcp_naming *n, struct report *r)
         names_add(m.known, n->table->unread[i].name, n->table->n + i);
     check_stacks(&m);
     check_layer_numbers(&m);
+    check_layers_of_kind(&m);
     check_experts(&m);
     check_objects(&m);
     check_ends(&m);
