@@ -43,8 +43,8 @@ bool ranks_wait(struct ranks *j, double timeout_s);
 /* Return the standard error of all ranks. The caller frees it. */
 char *ranks_said(const struct ranks *j);
 void ranks_end(struct ranks *j);        /* removes the log */
-/* Start the ranks, wait up to 120 s, and expect exit status 0 from all. On failure, print their output and return
- * false. */
+/* Start the ranks, wait up to 120 s times the variable SLOWNESS, and expect exit status 0 from all. On failure, print
+ * their output and return false. */
 bool ranks_run(int size, rank_fn *fn, void *arg);
 double ranks_now_s(void);
 

@@ -10,8 +10,8 @@ NOT_SUPPORTED, the sections in NOT_READ, and states of other optimizers than Ada
 
 A folder without expected.json is read as a whole: each tensor must be read, and mapped bytes must equal those
 that the library read. With NumPy, 16-bit weights must be their fp32 masters, rounded. If DeepSpeed's converter
-made a folder NAME_universal beside it, the tensors of both must be equal. Folders that cannot be opened are
-skipped as above.
+made a folder NAME_universal beside it, the tensors of both must be equal. The states that a file NAME.sha256 beside
+it lists must be equal, too. Folders that cannot be opened are skipped as above.
 
 Imports the installed module, or if there is none, that of this source tree. Prints a line per checkpoint and
 section, and "N passed, N failed, N skipped", which counts these lines.
@@ -38,10 +38,13 @@ except ImportError:
     torch = None
 
 
-# Sets whose files are known to hold other values than expected.json: how many tensors, and why.
+# Sets that are known to have other values than expected.json, which lists what megatron-core wrote as fully_reshardable.
+# There it shifts all that follows the first bucket: how many tensors differ, and why.
 KNOWN = {
     "distopt-tp2-dp2-two-buckets/fully_reshardable":
-        (6, "megatron-core saved 6 tensors wrongly, expected.json has the truth"),
+        (6, "in 6 the tensor ranks' copies differ, and expected.json has that of another rank"),
+    "distopt-tp2-dp2-two-buckets/dp_reshardable":
+        (27, "27 are wrong in expected.json; tests/data/torchdist/buckets.sha256 has their truth"),
 }
 # Sections of expected.json that list what a program makes of the files.
 NOT_READ = {
@@ -55,7 +58,7 @@ NOT_READ = {
 OF_FOLDERS = ("holds no checkpoint:", " in it")
 # Errors of open() for forms that no tool reads, and for sets of tests/data that lack files or have other tensors.
 NOT_SUPPORTED = (
-    "is not a checkpoint, but", "saved as dp_reshardable",
+    "is not a checkpoint, but",
     "mixture-of-experts checkpoints of DeepSpeed are not supported",
     "so it is not a checkpoint of the pipeline engine", "has no optimizer files",
     "which parameters there are is unknown", "only TORCH_SAVE can be read",
@@ -122,7 +125,7 @@ def names_of(ck, key, want):
 
 
 def find_stack(ck, key, want):
-    """The tensors of a folder of Megatron-LM's legacy form that a key means. The key is as in torch_dist: a name, or
+    """The tensors of a set of Megatron that a key means. The key is as in torch_dist: a name, or
     optimizer.state.STATE.NAME, of which a name without the number of its layer stands for all layers."""
     _, state, name = re.fullmatch(r"(optimizer\.state\.(exp_avg_sq|exp_avg|fp32_param|param)\.)?(.*)", key).groups()
     state = "bf16" if state is None else "fp32" if "param" in state else state
@@ -133,7 +136,7 @@ def find_stack(ck, key, want):
 
 def find(ck, key, want):
     """The names and states of the tensors that a key of expected.json means: one, or the layers of a stack."""
-    if ck.layout == "megatron":
+    if ck.layout == "megatron" or "dp_reshardable" in ck.path:      # the files do not name masters and moments
         return find_stack(ck, key, want)
     for name, state in names_of(ck, key, want):
         try:
@@ -211,6 +214,12 @@ def read_whole(path, ck):
     for t in ck.tensors:
         bytes_of(ck, t.name, t.state)
     text = f"{len(ck.tensors)} tensors read"
+    if os.path.exists(path + ".sha256"):
+        with open(path + ".sha256", encoding="utf-8") as f:
+            sums = [line.split() for line in f if " --state " in line]
+        other = [n for digest, n, _, state in sums if hashlib.sha256(ck.read(n, state)).hexdigest() != digest]
+        assert not other, f"{other[0]}: not the sum of {path}.sha256"
+        text += f", {len(sums)} states equal those of the .sha256" if sums else ""
     pairs = [n for n in ck if {"bf16", "fp32"} <= set(ck.states(n)) and ck.info(n, "fp32").dtype == "f32" and
              ck.info(n, "bf16").dtype in ("bf16", "f16")]
     if numpy is not None and pairs:

@@ -77,11 +77,12 @@ run_unit() { # FOLDER/TEST
         return
     fi
     begin=$(date +%s)
-    # Threads under qemu are slow, not wrong: only a test that hangs takes this long. TEST_SELF is for a program that
-    # starts itself once more, which the kernel cannot do without the emulator.
+    # Threads under qemu are slow, not wrong: only a test that hangs takes this long, and SLOWNESS multiplies the time that
+    # a test gives its ranks. TEST_SELF is for a program that starts itself once more, which the kernel cannot do without
+    # the emulator.
     # shellcheck disable=SC2086
-    if TMPDIR=$W QUICK=1 MUTANTS=40 FLIP_SHARE=8 OMP_WAIT_POLICY=passive TEST_SELF="$emulator $built/obj/tests/$test" \
-        timeout 900 $emulator "$built/obj/tests/$test" >"$W/unit" 2>&1; then
+    if TMPDIR=$W QUICK=1 MUTANTS=40 FLIP_SHARE=8 OMP_WAIT_POLICY=passive SLOWNESS=10 TEST_SELF="$emulator $built/obj/tests/$test" \
+        timeout 3600 $emulator "$built/obj/tests/$test" >"$W/unit" 2>&1; then
         cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
         [ "$cases" -gt 0 ] || cases=1           # a program without cmocka
         passed=$((passed + cases)) programs=$((programs + 1))
