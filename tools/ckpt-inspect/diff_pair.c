@@ -258,6 +258,22 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
     return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
 }
 
+/*
+ * Returns true if the tensor is left out because the other side stores this state for no parameter. It is not left out
+ * if it is the only trace of a parameter that the other side does not have.
+ */
+static bool is_state_of_one_side(const struct diff *d, const struct view_tensor *t, const struct view *other)
+{
+    if (held_by_both(d, t))
+        return false;
+    if (forms_differ(d) || !t->param || !other->source || source_param(other->source, t->param->name))
+        return true;
+    for (int st = 0; st < STATE_N; st++)
+        if (t->param->state[st] && d->state_in_a[st] && d->state_in_b[st])
+            return true;
+    return false;
+}
+
 static bool is_optimizer_value(const struct view_tensor *t)
 {
     return !t->param && str_starts(t->name, "optimizer.state.");
@@ -338,7 +354,7 @@ void diff_pair(struct diff *d)
             p->rounded =
                 found && is_weight_tensor(p->a) && is_weight_tensor(found->tensor) && can_round(p->a, found->tensor);
         }
-        if (!found && !held_by_both(d, p->a))
+        if (!found && is_state_of_one_side(d, p->a, d->b))
             continue;
         if (!found && is_apart(d, p->a, d->b)) {
             d->n_values_a++;
@@ -364,7 +380,7 @@ void diff_pair(struct diff *d)
             d->n_values_b++;
         else if (!b.k[i].used && is_second_name(d, &b, b.k[i].tensor, &a))
             d->n_second_b++;
-        else if (!b.k[i].used && held_by_both(d, b.k[i].tensor))
+        else if (!b.k[i].used && !is_state_of_one_side(d, b.k[i].tensor, d->a))
             d->only_b[d->n_only_b++] = b.k[i].tensor;
     side_free(&a);
     side_free(&b);
