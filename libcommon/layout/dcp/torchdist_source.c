@@ -195,7 +195,8 @@ static const struct source_value *torchdist_find_step(struct source *s, bool hol
         s->run.step_in_state = s->run.step_is_tensor = s->run.opt_step >= 0;
         return hit.value;
     }
-    if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
+    if ((source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) ||
+         source_find(s, "optimizer.0.optimizer.param_groups.0.step", &hit)) && hit.value && hit.value->tree) {
         /* The step is a float if the inner optimizer is torch's AdamW. */
         s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
         return hit.value;
@@ -265,22 +266,37 @@ static void compare_step_with_iteration(const struct source *s, struct report *r
                    "saves, or the optimizer started at another step", (long long)iteration, (long long)step);
 }
 
+/* Append the settings of the groups in an optimizer's dict to the groups of the source. */
+static void add_torchdist_settings(struct source *s, const struct pk *optimizer, struct optim_groups *groups)
+{
+    const struct pk *inner = pk_get(optimizer, "optimizer");
+    struct optim_group *group;
+    int n;
+    struct pk **settings = optim_groups_copy_settings(pk_get(inner ? inner : optimizer, "param_groups"), s->arena, &n);
+
+    group = arena_alloc(s->arena, ((size_t)groups->n + (size_t)n + 1) * sizeof *group);
+    if (groups->n)
+        memcpy(group, groups->group, (size_t)groups->n * sizeof *group);
+    for (int g = 0; g < n; g++)
+        group[groups->n++] = (struct optim_group){ .settings = settings[g] };
+    groups->group = group;
+}
+
 /*
- * Record the settings of the optimizer's groups. The lists of parameters stay empty, because common.pt does not contain
- * them.
+ * Record the settings of the optimizer's groups. With several optimizers, one of which is that of the experts, they are
+ * members of a dict under their numbers. The lists of parameters stay empty, because common.pt does not contain them.
  */
 static void read_torchdist_settings(struct source *s)
 {
-    const struct pk *inner = pk_get(s->run.optimizer, "optimizer");
     struct optim_groups *groups = arena_alloc(s->arena, sizeof *groups);
-    int n;
-    struct pk **settings = optim_groups_copy_settings(pk_get(inner ? inner : s->run.optimizer, "param_groups"),
-                                                      s->arena, &n);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(s->run.optimizer, &n);
 
-    *groups = (struct optim_groups){ .n = n, .how = OPTIM_GROUPS_UNLISTED,
-                                     .group = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *groups->group) };
-    for (int g = 0; g < n; g++)
-        groups->group[g] = (struct optim_group){ .settings = settings[g] };
+    *groups = (struct optim_groups){ .how = OPTIM_GROUPS_UNLISTED };
+    add_torchdist_settings(s, s->run.optimizer, groups);
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pair[2 * i]->type == PK_INT)
+            add_torchdist_settings(s, pair[2 * i + 1], groups);
     s->groups = groups;
 }
 
@@ -342,37 +358,70 @@ static double decay_factor(const struct pk *settings)
     return f;
 }
 
-static bool are_factors(double a, double b)
+/* Returns true if the group's parameters are those of experts, which have an optimizer of their own. */
+static bool is_of_expert_group(const struct pk *settings)
 {
-    return (a == 0 && b == 1) || (a == 1 && b == 0);
+    int64_t v = 0;
+
+    return pk_as_int(pk_get(settings, "is_expert_parallel"), &v) && v;
 }
 
 /*
- * Assign the parameters to the groups by Megatron-core's default rule: biases and vectors are in the group without
- * weight decay. The files do not list the parameters of a group. If groups were also made by other criteria (learning
- * rate, experts), no groups are returned.
+ * Returns the number of the group that has a parameter: by its weight decay, if there are groups with and without, and
+ * by its being one of experts, if there are groups of experts. Returns -1 if no group or several are such.
+ */
+static int find_group_of(const struct optim_groups *from, bool decays, bool of_experts)
+{
+    int found = -1;
+
+    for (int g = 0; g < from->n; g++) {
+        const struct pk *settings = from->group[g].settings;
+        bool others = false, experts = false;
+
+        for (int k = 0; k < from->n; k++)
+            experts |= is_of_expert_group(from->group[k].settings);
+        if (experts && is_of_expert_group(settings) != of_experts)
+            continue;
+        for (int k = 0; k < from->n; k++)
+            others |= k != g && is_of_expert_group(from->group[k].settings) == is_of_expert_group(settings);
+        if (others && decay_factor(settings) != decays)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = g;
+    }
+    return found;
+}
+
+/*
+ * Assign the parameters to the groups by Megatron-core's default rule: biases and vectors are in a group without weight
+ * decay, and experts in groups of their own if expert parallelism is used. The files do not list the parameters of a
+ * group. If groups were also made by other criteria (learning rate), no groups are returned.
  */
 static int read_torchdist_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
     const size_t room = (size_t)s->n_params + 1;
-    const struct optim_group *from = s->groups ? s->groups->group : NULL;
-    const int n = s->groups ? s->groups->n : 0;
+    const struct optim_groups *from = s->groups;
+    struct optim_groups g = {0};
 
     (void)e;
-    if (n < 1 || n > 2 || (n == 2 && !are_factors(decay_factor(from[0].settings), decay_factor(from[1].settings))))
+    if (!from || from->n < 1)
         return 0;
-    out->group = arena_alloc(a, (size_t)n * sizeof *out->group);
-    out->how = OPTIM_GROUPS_BY_RULE;
-    for (; out->n < n; out->n++)
-        out->group[out->n] = (struct optim_group){ from[out->n].settings, 0, arena_alloc(a, room * sizeof(char *)) };
+    g.group = arena_alloc(a, (size_t)from->n * sizeof *g.group);
+    g.how = OPTIM_GROUPS_BY_RULE;
+    for (; g.n < from->n; g.n++)
+        g.group[g.n] = (struct optim_group){ from->group[g.n].settings, 0, arena_alloc(a, room * sizeof(char *)) };
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
         const bool decays = p->ndim != 1 && !str_ends(p->name, ".bias");
-        struct optim_group *g = &out->group[n == 2 && decay_factor(from[0].settings) != decays];
+        const int of = find_group_of(from, decays, strstr(p->name, ".experts.") != NULL);
 
+        if (p->state[STATE_EXP_AVG] && of < 0)
+            return 0;
         if (p->state[STATE_EXP_AVG])
-            g->param[g->n++] = p->name;
+            g.group[of].param[g.group[of].n++] = p->name;
     }
+    *out = g;
     return 0;
 }
 
