@@ -76,6 +76,17 @@ static void set_optimizer_state(struct fsdp_optimizer *p, int number, const char
     fsdp_add_value(p->x, &v);
 }
 
+/* Add a state that is no tensor, such as a step that is a whole number, as a value of rank 0. */
+static void add_plain_state(struct fsdp_optimizer *p, int number, const char *key, struct pk *v)
+{
+    struct source *s = p->x->s;
+
+    if (key && pk_is_plain(v) && !pk_is_none(v))
+        fsdp_add_value(p->x, &(struct source_value){
+            .name = arena_fmt(s->arena, "optim.state.%s.%s", p->name[number], key), .tree = v,
+            .pt = fsdp_file(p->x, FSDP_OPTIM, 0) });
+}
+
 /* Read the states of one parameter, which all ranks must have. */
 static void read_param_states(struct fsdp_optimizer *p, int number)
 {
@@ -100,8 +111,10 @@ static void read_param_states(struct fsdp_optimizer *p, int number)
         const char *why;
 
         if (!key || (!pt_tensor(fsdp_file(p->x, FSDP_OPTIM, 0), pair[2 * i + 1], &probe) &&
-                     !pt_dtensor(fsdp_file(p->x, FSDP_OPTIM, 0), pair[2 * i + 1], &d, &why)))
+                     !pt_dtensor(fsdp_file(p->x, FSDP_OPTIM, 0), pair[2 * i + 1], &d, &why))) {
+            add_plain_state(p, number, key, pair[2 * i + 1]);
             continue;
+        }
         for (int r = 0; r < p->x->world; r++)
             v[r] = pk_get(p->state[(size_t)r * (size_t)p->n + (size_t)number], key);
         t = fsdp_join(p->x, FSDP_OPTIM, v);
@@ -117,14 +130,16 @@ static bool read_param_step(const struct fsdp *x, const struct source_value *v, 
 {
     struct err e = {0};
     char bytes[16];
+    int64_t number = 0;
 
-    if (v->map->len != (uint64_t)dtype_size(v->map->dtype) || v->map->len > sizeof bytes)
+    if (v->map ? v->map->len != (uint64_t)dtype_size(v->map->dtype) || v->map->len > sizeof bytes
+               : !pk_as_int(v->tree, &number))
         return false;
-    if (tmap_read_checked(v->map, x->s->files, (struct tmap_range){ 0, 0, v->map->len }, bytes, &e) < 0) {
+    if (v->map && tmap_read_checked(v->map, x->s->files, (struct tmap_range){ 0, 0, v->map->len }, bytes, &e) < 0) {
         report_add_err(x->r, "crc", &e);
         return false;
     }
-    *step = dtype_value(v->map->dtype, bytes);
+    *step = v->map ? dtype_value(v->map->dtype, bytes) : (double)number;
     if (adam_step_is_valid(*step))
         return true;
     report_add(x->r, SEV_ERROR, "step", x->s->path, ERR_NO_BYTE, v->name, "is %g, which is no number of steps", *step);
@@ -137,11 +152,12 @@ static void find_shared_step(const struct fsdp *x)
     struct source *s = x->s;
     const char *first = NULL;
     double step, shared = -1;
+    bool tensor = false;
 
     for (int i = 0; i < s->n_values; i++) {
         const struct source_value *v = &s->value[i];
 
-        if (!v->map || !str_starts(v->name, "optim.state.") || !str_ends(v->name, ".step") ||
+        if ((!v->map && !v->tree) || !str_starts(v->name, "optim.state.") || !str_ends(v->name, ".step") ||
             !read_param_step(x, v, &step))
             continue;
         if (first && step != shared) {
@@ -151,11 +167,13 @@ static void find_shared_step(const struct fsdp *x)
         }
         first = v->name;
         shared = step;
+        tensor = v->map != NULL;
     }
     if (!first)
         return;
     s->run.opt_step = (int64_t)shared;
-    s->run.step_in_state = s->run.step_is_tensor = true;
+    s->run.step_in_state = true;
+    s->run.step_is_tensor = tensor;
 }
 
 /* ---- groups ---- */
