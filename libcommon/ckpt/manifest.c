@@ -501,7 +501,7 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
         const bool is_extra = f->cls == FILE_OTHER && !f->pt && !has_tensors[f->file];
         const enum severity severity = is_extra ? SEV_WARNING : SEV_ERROR;
 
-        if (strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
+        if (!f->stray && strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
             !(s->layout->model_folder && f->cls != FILE_WEIGHTS))
             report_add(r, severity, "file_unlisted", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
                        "is not in the manifest");

@@ -23,6 +23,7 @@ struct source_file {
     enum file_class cls;
     struct pt *pt;              /* handle (tables only) of a .pt file that is kept open; NULL for other files */
     int pp, tp, dp, layer;      /* ranks and layer in the file's name; -1 if the name has none */
+    bool stray;                 /* no reader of the layout uses the file, and a finding reports this */
 };
 
 /* Returns the path of the tag folder or archive that was opened, for messages. It belongs to the source. */

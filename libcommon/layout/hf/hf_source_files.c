@@ -321,6 +321,43 @@ static int read_listed(struct hf_folder *f, const json_t *map, const char *path,
     return rc;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    if (x->record != y->record)
+        return x->record < y->record ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/*
+ * Warn if `total`, which the index at `path` states as the size of all tensors, is not their size. Loaders ignore this
+ * number. Tensors with the same bytes in a .bin file may be counted once or each. Nothing is checked if a tensor cannot
+ * be read or is a view, because its writer may have counted the bytes of the whole storage.
+ */
+static void check_total_size(const struct hf_folder *f, const json_t *total, const char *path)
+{
+    struct extent *x = xmalloc(((size_t)f->n + 1) * sizeof *x);
+    uint64_t least = 0, most = 0;
+    bool read = true;
+
+    for (int i = 0; i < f->n; i++) {
+        read &= f->tensor[i].dtype != DTYPE_N && !f->tensor[i].map;
+        x[i] = f->tensor[i].x;
+        most += x[i].len;
+    }
+    if (f->n)
+        qsort(x, (size_t)f->n, sizeof *x, by_place);
+    for (int i = 0; i < f->n; i++)
+        least += i && by_place(&x[i - 1], &x[i]) == 0 ? 0 : x[i].len;
+    if (read && (!json_is_number(total) || json_number_value(total) < (double)least ||
+                 json_number_value(total) > (double)most))
+        report_add(f->r, SEV_WARNING, "index_size", path, ERR_NO_BYTE, NULL,
+                   "total_size is %.17g, but the tensors have %llu bytes", json_number_value(total),
+                   (unsigned long long)most);
+    free(x);
+}
+
 static int read_hf_index(struct hf_folder *f, const char *name, const char *extension, struct err *e)
 {
     int rc = -1, file = hf_folder_add(f, name, FILE_OTHER, e);
@@ -328,7 +365,7 @@ static int read_hf_index(struct hf_folder *f, const char *name, const char *exte
     uint64_t len = file < 0 ? 0 : files_size(f->s->files, file);
     char *text = file < 0 || len > INDEX_MAX ? NULL : xmalloc(len + 1);
     json_error_t je;
-    json_t *o = NULL, *map;
+    json_t *o = NULL, *map, *total;
 
     if (file >= 0 && !text)
         err_data(e, path, ERR_NO_BYTE, "has %llu bytes, too many for an index", (unsigned long long)len);
@@ -342,6 +379,9 @@ static int read_hf_index(struct hf_folder *f, const char *name, const char *exte
         else
             rc = read_listed(f, map, path, extension, e);
     }
+    total = json_object_get(json_object_get(o, "metadata"), "total_size");
+    if (rc == 0 && f->r && total)
+        check_total_size(f, total, path);
     json_decref(o);
     free(text);
     return rc;

@@ -240,6 +240,7 @@ static void add_hdf5_source_file(struct hdf5_reader *rd, const struct archive_me
         f->cls = FILE_OPTIMIZER;
     } else if (strcmp(m->name, MANIFEST_NAME) != 0 && is.kind != DS_ZERO3 &&
                strcmp(m->name, DS_REPAIR_LOG_NAME) != 0) {
+        f->stray = true;
         report_add(rd->r, SEV_WARNING, "extra_file", files_name(s->files, m->file), ERR_NO_BYTE, NULL,
                    "does not belong to a universal checkpoint");
     }

@@ -170,7 +170,9 @@ static void list_universal_files(struct opened *u, const struct source_listing *
         size_t n = param_part(s->file[i].name, &rest);
 
         u->param_of[i] = n ? find_param_folder(s, s->file[i].name + 5, n) : -1;
-        if (n ? state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0 : !is_universal_file_name(s->file[i].name))
+        /* A file in a parameter's folder is not stray: DeepSpeed loads each .pt there as a state. */
+        s->file[i].stray = n == 0 && !is_universal_file_name(s->file[i].name);
+        if (s->file[i].stray || (n && state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0))
             report_add(u->r, SEV_WARNING, str_starts(s->file[i].name, "tmp/") ? "leftover" : "extra_file",
                        path_of(s, i), ERR_NO_BYTE, NULL, "does not belong to a universal checkpoint");
     }
