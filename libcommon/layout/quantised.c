@@ -67,10 +67,15 @@ struct quant_rule {
     enum dtype type;                    /* of the codes */
     int64_t group;                      /* numbers of a row with one scale; 0: as stated */
     bool divides, has_negative_zero, rounds_scale, transposed;
+    bool fused;                         /* the codes have three dimensions: all experts of a layer */
 };
 static const struct quant_rule quant_rules[] = {
     { .rule = FP8_BLOCKS, .codes = ".weight", .scale = ".weight_scale_inv", .weight = ".weight",
       .type = DTYPE_F8_E4M3 },
+    { .rule = FP8_BLOCKS, .codes = ".experts.gate_up_proj", .scale = ".experts.gate_up_proj_scale_inv",
+      .weight = ".experts.gate_up_proj", .type = DTYPE_F8_E4M3, .fused = true },
+    { .rule = FP8_BLOCKS, .codes = ".experts.down_proj", .scale = ".experts.down_proj_scale_inv",
+      .weight = ".experts.down_proj", .type = DTYPE_F8_E4M3, .fused = true },
     { .rule = COMPRESSED_FP8, .codes = ".weight", .scale = ".weight_scale", .weight = ".weight",
       .type = DTYPE_F8_E4M3 },
     { .rule = COMPRESSED_NVFP4, .codes = ".weight_packed", .scale = ".weight_scale", .global = ".weight_global_scale",
@@ -281,7 +286,7 @@ static bool fits_blocks(const struct quantised_weight *w, int64_t rows, int64_t 
     const struct param *p = w->scale;
     const int matrix = p->ndim - 2;
 
-    return p->ndim == (w->transposed ? w->codes->ndim - 1 : 2) && (matrix == 0 || p->shape[0] == w->n) &&
+    return p->ndim == w->codes->ndim - w->transposed && (matrix == 0 || p->shape[0] == w->n) &&
            p->shape[matrix] == blocks_of(w->rows, rows) && p->shape[matrix + 1] == blocks_of(w->cols, cols);
 }
 
@@ -319,6 +324,10 @@ static int find_blocks(struct search *q, const struct quant_rule *r, struct quan
         w->block_rows = w->rows ? w->rows : 1;
         w->block_cols = w->cols ? w->cols : 1;
         return 0;
+    } else if ((st->cuts & SCALED_TENSOR) && r->fused && fits_blocks(w, w->rows, w->cols)) {
+        w->block_rows = w->rows ? w->rows : 1;
+        w->block_cols = w->cols ? w->cols : 1;
+        return 0;
     } else if ((st->cuts & SCALED_CHANNEL) && fits_blocks(w, 1, w->cols ? w->cols : 1)) {
         w->block_rows = 1;
         w->block_cols = w->cols ? w->cols : 1;
@@ -350,12 +359,13 @@ static int find_size(struct search *q, const struct quant_rule *r, struct quanti
         w->cols = p->shape[ndim - 2] * 32;
         return 0;
     }
-    if (!r->transposed && ndim == 2) {
-        w->rows = p->shape[0];
-        w->cols = p->shape[1] * (w->fp4 ? 2 : 1);
+    if (!r->transposed && ndim == (r->fused ? 3 : 2) && (q->r || !r->fused)) {
+        w->n = r->fused ? p->shape[0] : 1;
+        w->rows = p->shape[ndim - 2];
+        w->cols = p->shape[ndim - 1] * (w->fp4 ? 2 : 1);
         return 0;
     }
-    if (q->r && !r->transposed)
+    if (q->r && !r->transposed && !r->fused)
         return 1;
     return contradict(q, p->name, e, "has the shape %s, which the scheme in config.json does not give codes",
                       shape_text(ndim, p->shape, shape));
@@ -425,6 +435,8 @@ static int add_weight(struct search *q, const struct quant_rule *r, const struct
     rc = find_scales(q, r, &w, m->part, e);
     rc = rc ? rc : find_size(q, r, &w, e);
     rc = rc ? rc : find_blocks(q, r, &w, e);
+    if (rc == 1)
+        m->unfit[m->n_unfit++] = w.name;
     if (rc)
         return rc;
     w.grid_rows = blocks_of(w.rows, w.block_rows);
@@ -523,6 +535,7 @@ static int search_weights(struct search *q, const json_t *config, const json_t *
     *m = (struct quantised_model){ .scheme = arena_fmt(q->a, "%s", scheme) };
     m->part = arena_alloc(q->a, ((size_t)s->n_params + 1) * sizeof *m->part);
     m->weight = arena_alloc(q->a, ((size_t)s->n_params + 1) * sizeof *m->weight);
+    m->unfit = arena_alloc(q->a, ((size_t)s->n_params + 1) * sizeof *m->unfit);
     memset(m->part, 0, ((size_t)s->n_params + 1) * sizeof *m->part);
     for (int i = 0; i < s->n_params; i++)
         for (size_t k = 0; k < sizeof quant_rules / sizeof *quant_rules; k++) {
@@ -575,4 +588,55 @@ void quantised_check(struct source *s, const json_t *config, const json_t *extra
             s->param[w->global - s->param].scale = SCALE_OF_SCALES;
     }
     arena_free(q.a);
+}
+
+/* Returns a map that has a type and nothing else. */
+static struct tmap *make_type_map(struct arena *a, enum dtype dtype)
+{
+    struct tmap *m = arena_alloc(a, sizeof *m);
+
+    *m = (struct tmap){ .dtype = dtype };
+    return m;
+}
+
+static struct param make_logical_weight(const struct quantised_weight *w, struct tmap *map)
+{
+    struct param p = { .name = w->name, .stage = -1, .group = -1, .ndim = w->codes->ndim - w->transposed };
+
+    if (p.ndim > 2)
+        p.shape[0] = w->n;
+    p.shape[p.ndim - 2] = w->transposed ? w->cols : w->rows;
+    p.shape[p.ndim - 1] = w->transposed ? w->rows : w->cols;
+    p.state[STATE_BF16] = map;
+    return p;
+}
+
+bool quantised_as_weights(struct source *s, const json_t *config, const json_t *extra, struct source *out)
+{
+    struct search q = { .s = s, .a = s->arena, .r = report_new(), .severity = SEV_NOTE };
+    struct quantised_model m = {0};
+    struct err ignored = {0};
+    const bool known = search_weights(&q, config, extra, &m, &ignored) == 1;
+    struct tmap *weight = make_type_map(s->arena, DTYPE_BF16), *unknown = make_type_map(s->arena, DTYPE_U8);
+
+    report_free(q.r);
+    if (!known)
+        return false;
+    *out = *s;
+    out->names = arena_alloc(s->arena, sizeof *out->names);
+    *out->names = (struct source_names){0};
+    out->param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *out->param);
+    out->n_params = 0;
+    for (int i = 0; i < s->n_params; i++)
+        if (!m.part[i])
+            out->param[out->n_params++] = s->param[i];
+    for (int i = 0; i < m.n; i++)
+        out->param[out->n_params++] = make_logical_weight(&m.weight[i], weight);
+    for (int i = 0; i < m.n_unfit; i++) {
+        struct param *p = &out->param[out->n_params++];
+
+        *p = (struct param){ .name = m.unfit[i], .stage = -1, .group = -1 };
+        p->state[STATE_BF16] = unknown;
+    }
+    return true;
 }

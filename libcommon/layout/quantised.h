@@ -13,6 +13,9 @@
  *   ModelOpt, NVFP4                      .weight           .weight_scale * .weight_scale_2; 16 numbers of a row
  *   MXFP4 (gpt-oss)                      _blocks           _scales, powers of two; 32 numbers of a row
  *
+ * Transformers can also store the experts of a layer in one tensor. With fp8 these codes have three dimensions, and the
+ * scale has their name with _scale_inv: gate_up_proj, gate_up_proj_scale_inv. They are checked, but not dequantised.
+ *
  * FP8 is E4M3 without infinities. FP4 is E2M1; the low half of a byte is the first of its two numbers. MXFP4 stores the
  * transpose of the weight.
  */
@@ -52,6 +55,8 @@ const struct tmap *quantised_map(const struct param *p);
 struct quantised_model {
     int n;
     struct quantised_weight *weight;    /* [n], in the order of their codes in the source */
+    int n_unfit;                        /* weights whose scales or codes contradict the scheme */
+    const char **unfit;                 /* [n_unfit]: their names */
     bool *part;                         /* [source's n_params]: codes, or a scale, which no longer exists in a result */
     const char *scheme;                 /* for messages: "fp8", "compressed-tensors" */
 };
@@ -71,5 +76,12 @@ MUST_CHECK int quantised_find(const struct source *s, const json_t *config, cons
  */
 void quantised_check(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                      struct report *r);
+
+/*
+ * Set *out to s with the weights that the codes stand for instead of codes and scales. A weight has a name, a shape and
+ * a map whose type alone is valid: bf16, or u8 if the shape is not known because the codes contradict the scheme.
+ * *out is valid as long as s. Returns false if the scheme is not one of the above.
+ */
+bool quantised_as_weights(struct source *s, const json_t *config, const json_t *extra, struct source *out);
 
 #endif

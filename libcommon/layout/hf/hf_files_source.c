@@ -273,6 +273,49 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
     return 0;
 }
 
+static bool is_quantised(const json_t *config, const json_t *extra)
+{
+    return extra || (json_object_get(config, "quantization_config") &&
+                     !json_is_null(json_object_get(config, "quantization_config")));
+}
+
+/*
+ * Compare the weights that quantised tensors stand for with config.json. A folder without token embeddings that also
+ * lacks other parameters of all layers holds a part of a model; this is a note, and nothing is compared.
+ */
+static void check_quantised_layers(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
+                                   struct report *r)
+{
+    json_t *plain = json_copy((json_t *)config);
+    struct report *found = report_new();
+    bool embeddings = true;
+    struct source weights;
+    int n_missing = 0;
+
+    json_object_del(plain, "quantization_config");
+    if (quantised_as_weights(s, config, extra, &weights))
+        hf_check_layers(&weights, plain, NULL, severity, found);
+    else
+        hf_check_layers(s, config, NULL, severity, found);      /* only the experts, by their names */
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        n_missing += strcmp(f->code, "missing_param") == 0;
+        embeddings &= strcmp(f->code, "missing_param") != 0 || !f->param || !strstr(f->param, "embed");
+    }
+    if (!embeddings && n_missing > 1)
+        report_add(r, SEV_NOTE, "config", s->path, ERR_NO_BYTE, NULL,
+                   "holds a part of a quantized model, without token embeddings; its layers and sizes are not compared "
+                   "with config.json");
+    for (int i = 0; i < report_n(found) && (embeddings || n_missing == 1); i++) {
+        const struct finding *f = report_get(found, i);
+
+        report_add(r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(found);
+    json_decref(plain);
+}
+
 /*
  * Check that config.json agrees with the tensors. If the model is supported, expect_all() has already checked the
  * sizes.
@@ -285,8 +328,10 @@ static void check_claims(struct source *s, bool known, const struct source_opts 
 
     if (config)
         hf_check_claims(s, config, !known, severity, r);
-    if (config && !known)
+    if (config && !known && !is_quantised(config, extra))
         hf_check_layers(s, config, NULL, severity, r);
+    else if (config && !known)
+        check_quantised_layers(s, config, extra, severity, r);
     if (!o->holes || s->n_unread == 0)
         quantised_check(s, config, extra, severity, r);
     json_decref(config);

@@ -333,6 +333,34 @@ static void check_fused_shape(const struct layers_check *c, const struct family 
         }
 }
 
+/* Like source_param(), but also right while a conversion gives the parameters other names. */
+static bool has_param(const struct source *s, const char *name)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (strcmp(s->param[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * Check that a layer that holds one of the two tensors of all its experts holds the other one, too. Both are needed;
+ * other tensors of all experts, such as biases, are those of the family's rules.
+ */
+static void check_fused_pair(const struct layers_check *c, const struct param *p)
+{
+    static const char *const ends[2] = { ".experts.gate_up_proj", ".experts.down_proj" };
+
+    for (int i = 0; i < 2; i++) {
+        char *other = !str_ends(p->name, ends[i]) ? NULL
+                      : str_fmt("%.*s%s", (int)(strlen(p->name) - strlen(ends[i])), p->name, ends[1 - i]);
+
+        if (other && !has_param(c->s, other) && !is_unread(c->s, other))
+            report_add(c->r, c->severity, "missing_param", c->s->path, ERR_NO_BYTE, other,
+                       "is missing, but the layer has %s", p->name);
+        free(other);
+    }
+}
+
 /* Returns true if a parameter of this rule belongs to the layer. */
 static bool is_in_layer(const struct layers_check *c, const struct family_rule *r, int layer)
 {
@@ -501,8 +529,10 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
             check_kind(&c, t + first, i + 1 - first);
             first = i + 1;
         }
-    for (int i = 0; i < s->n_params; i++)
+    for (int i = 0; i < s->n_params; i++) {
         check_fused_shape(&c, f, i);
+        check_fused_pair(&c, &s->param[i]);
+    }
     check_biases(&c, config, model_type, t, n);
     if (hf_has_names_of(s, f) && c.whole)
         check_required_rules(&c, f, (const bool (*)[FAMILY_PARTS])used);

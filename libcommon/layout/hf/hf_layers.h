@@ -23,10 +23,13 @@ struct source;
  *               tensors of layers with experts, and without, must be in all layers of this kind
  *   required    a parameter that no layer has is an error, unless its rule is optional or config.json does not
  *               state the number of heads, as each config.json of Transformers does
+ *   pairs       a layer that has one of the tensors experts.gate_up_proj and experts.down_proj must have both
  *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
  *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
  *               (BLOOM: hidden_size), with experts also the number and sizes of experts and shared experts, and with
  *               multi-head latent attention its ranks and head sizes
+ * A quantised model is checked by the weights for which its codes stand (quantised_as_weights()), and a config without
+ * quantization_config.
  * A size that config.json does not state is not checked. Names that no rule has are ignored, and shapes are checked
  * only for fp32, fp16 and bf16. `transposed`, unless it is NULL, is true for each parameter of s that a writer still
  * has to transpose.
