@@ -22,6 +22,7 @@ struct joining {
     struct merge_patterns *patterns;    /* from universal_checkpoint_info; NULL if there is none */
     const struct zero_affine *affine;   /* from universal_checkpoint_info; NULL if there is none */
     int64_t vocab;                      /* original_vocab_size in it; 0 if there is none */
+    int64_t hidden;                     /* hidden size; 0 if the slices do not show it */
     /* the first family that has rules for all names; NULL if there is none or it is not needed */
     struct family *family;
     const struct merge_parts *parts;    /* parts of the parameter that is being joined; NULL if it is not fused */
@@ -255,22 +256,64 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
 }
 
 /*
- * Warn if the patterns join the slices of p along another axis than the one along which the trainers of its family
- * split it, or if they join slices that are copies for those trainers. Not compared: a parameter that the patterns do
- * not split, and one of the vocabulary, because trainers differ there.
+ * Returns the hidden size of the model: the columns of the embedding's slice, if the slice of the final norm has as
+ * many elements. Returns 0 if it is not known.
  */
-static void compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
+static int64_t find_hidden_size(const struct source *rank)
+{
+    static const char *const embeddings[] = { "embed_tokens.weight", "wte.weight", "word_embeddings.weight",
+                                              "embed_in.weight" };
+    static const char *const norms[] = { "model.norm.weight", "ln_f.weight", "final_layer_norm.weight" };
+    int64_t columns = 0, norm = 0;
+
+    for (int i = 0; i < rank->n_params; i++) {
+        const struct param *p = &rank->param[i];
+
+        for (size_t k = 0; k < sizeof embeddings / sizeof *embeddings; k++)
+            columns = p->ndim == 2 && str_ends(p->name, embeddings[k]) ? p->shape[1] : columns;
+        for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
+            norm = p->ndim == 1 && str_ends(p->name, norms[k]) ? p->shape[0] : norm;
+    }
+    return columns == norm ? norm : 0;
+}
+
+/*
+ * Returns true if the slice has the hidden size along the axis along which `rule` would join the slices, although its
+ * family splits it along the other one: the joined tensor would have n times the hidden size there.
+ */
+static bool is_refuted_by_size(const struct joining *j, const struct param *p, int rule, int of_family)
+{
+    return j->hidden > 0 && p->ndim == 2 && !j->parts &&
+           ((rule == MERGE_CAT0 && of_family == MERGE_CAT1 && p->shape[0] == j->hidden) ||
+            (rule == MERGE_CAT1 && of_family == MERGE_CAT0 && p->shape[1] == j->hidden));
+}
+
+/*
+ * Warn if the patterns join the slices of p along another axis than the one along which the trainers of its family
+ * split it, or if they join slices that are copies for those trainers. Report an error and return false if the sizes of
+ * the model refute the patterns. Not compared: a parameter that the patterns do not split, and one of the vocabulary,
+ * because trainers differ there.
+ */
+static bool compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
 {
     bool certain = true;                /* ignored: a rule that is not certain also causes a warning */
     const int other = j->family ? find_family_merge_rule(j->family, p->name, &certain) : -1;
     const bool splits = rule == MERGE_CAT0 || rule == MERGE_CAT1;
 
     if (other == rule || !splits || (other != MERGE_CAT0 && other != MERGE_CAT1 && other != MERGE_REPLICATED))
-        return;
+        return true;
+    if (is_refuted_by_size(j, p, rule, other)) {
+        report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+                   "universal_checkpoint_info says %s, which would make %d times the hidden size of %lld of it; the "
+                   "rules of the family %s say %s", merge_rule_name((enum merge_rule)rule), j->n, (long long)j->hidden,
+                   family_name(j->family), merge_rule_name((enum merge_rule)other));
+        return false;
+    }
     report_add(j->r, SEV_WARNING, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
                "universal_checkpoint_info says %s, the rules of the family %s say %s; if the file is wrong, so is "
                "the tensor", merge_rule_name((enum merge_rule)rule), family_name(j->family),
                merge_rule_name((enum merge_rule)other));
+    return true;
 }
 
 /*
@@ -294,8 +337,8 @@ static int find_slice_merge_rule(const struct joining *j, const struct param *p,
 {
     const int rule = j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
 
-    if (j->patterns)
-        compare_rule_with_family(j, p, rule);
+    if (j->patterns && !compare_rule_with_family(j, p, rule))
+        return -1;
     if (rule < 0 || !check_parts(j, p, rule))
         return -1;
     return !j->patterns || check_copies(j, p, slice, rule) ? rule : -1;
@@ -401,7 +444,8 @@ int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct
 {
     struct joining j = { .rank = rank, .n = n, .r = z->r, .affine = zero_affine_read(z),
                          .vocab = pk_int_or(pk_get(pk_get(z->root, "universal_checkpoint_info"),
-                                                   "original_vocab_size"), 0) };
+                                                   "original_vocab_size"), 0),
+                         .hidden = find_hidden_size(rank[0]) };
     struct param **slice = xcalloc((size_t)n, sizeof *slice);
     int rc = find_tp_merge_rules(&j, z->root, z->path, e);
 
