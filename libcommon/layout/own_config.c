@@ -167,6 +167,14 @@ void own_config_check(const struct source *s, const struct source_opts *o, struc
     json_decref(config);
 }
 
+/* Returns true if config.json names the class of a language model. */
+static bool names_language_model(const json_t *config)
+{
+    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+
+    return class && (str_ends(class, "ForCausalLM") || str_ends(class, "LMHeadModel"));
+}
+
 json_t *own_config_json(const struct source *s, struct report *notes, struct err *e)
 {
     json_t *config = has_config_file(s) && !has_adapters(s) ? hf_config_json(s, e) : NULL;
@@ -177,7 +185,7 @@ json_t *own_config_json(const struct source *s, struct report *notes, struct err
         return NULL;
     }
     report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "config.json is that in %s", s->layout->config_dir);
-    if (is_of_other_class(s, config, &of) && json_object_get(config, "architectures")) {
+    if (names_language_model(config) && is_of_other_class(s, config, &of)) {
         json_object_del(config, "architectures");
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, of,
                    "the model has another head than the class in config.json, or none, so that architectures is "
