@@ -268,6 +268,27 @@ static void check_params_without_state(struct settings_check *c)
     arena_free(a);
 }
 
+/*
+ * Compare the form of the states that content_metadata records, by which Megatron-core loads them, with that of each
+ * optimizer.
+ */
+static void check_forms(const struct settings_check *c)
+{
+    struct source_hit hit;
+    const char *form = source_find(c->s, "content_metadata.distrib_optim_sharding_type", &hit) && hit.value &&
+                       hit.value->tree ? pk_as_str(hit.value->tree) : NULL;
+
+    for (int i = 0; form && i < c->s->n_values; i++) {
+        const struct source_value *v = &c->s->value[i];
+        const char *other = v->tree && str_starts(v->name, "optimizer.") &&
+                            str_ends(v->name, "param_state_sharding_type") ? pk_as_str(v->tree) : NULL;
+
+        if (other && strcmp(form, other) != 0)
+            report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, v->name,
+                       "is %s, but content_metadata.distrib_optim_sharding_type is %s", other, form);
+    }
+}
+
 void torchdist_settings_check(const struct source *s, struct report *r)
 {
     struct settings_check c = { .s = s, .r = r, .severity = s->accept_mismatch ? SEV_WARNING : SEV_ERROR };
@@ -282,6 +303,7 @@ void torchdist_settings_check(const struct source *s, struct report *r)
     if (!c.chained && !c.buckets && c.only.n_moments && !c.only.n_groups)
         report_add(r, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, c.only.first,
                    "is a state of the optimizer, but " TORCHDIST_COMMON " has no settings of its groups");
+    check_forms(&c);
     check_groups_of_experts(&c);
     check_params_without_state(&c);
 }

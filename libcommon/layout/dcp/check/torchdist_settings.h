@@ -13,7 +13,8 @@
 /*
  * Report findings of s, whose parameters and s->run.optimizer have been read. E*: a warning with accept_mismatch.
  *   groups E*           states of an optimizer without settings, settings of one of several optimizers without states,
- *                       settings of experts (is_expert_parallel) for other parameters, or the reverse
+ *                       settings of experts (is_expert_parallel) for other parameters, or the reverse; a form of
+ *                       states that content_metadata contradicts
  *   groups W            states without the settings of any group
  *   no_optimizer W      settings without any state, and parameters without state where others have states
  */
