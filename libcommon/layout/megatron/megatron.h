@@ -12,7 +12,9 @@
  *   ranks E          the arguments state another number of tensor or pipeline ranks than there are folders
  *   mixed_saves E    files differ in the iteration or in arguments that all ranks of a save share
  *   names E          a rank lists other tensors than tensor rank 0 of its stage, or two stages have one parameter
- *   config E         the arguments state another number of layers than the files have
+ *   config E         the arguments state another number of layers, or other sizes or parts, than the files have
+ *   missing_entry E  a tensor or a state is missing that others, or the arguments, imply
+ *   counters W       the iteration differs from args.iteration or from the optimizer's step
  *   unread E         a tensor cannot be put together: the reason is given
  *   no_optimizer W   there are no files of the optimizer
  *   optimizer E      states cannot be assigned to parameters: the reason is given
@@ -60,6 +62,7 @@ struct megatron {
     struct report *r;
     int tp, pp, chunks;                 /* numbers of tensor and pipeline ranks, and of chunks in each stage */
     bool gated;                         /* the MLP is gated: args.swiglu */
+    bool whole;                         /* the models of all ranks could be read */
     int *file[MEGATRON_FILES];          /* [pp * tp]: index in s->file, or -1; of rank (t, p) at p * tp + t */
     struct megatron_stage *stage;       /* [pp] */
 };
@@ -86,13 +89,18 @@ struct tmap *megatron_join(const struct megatron *x, enum megatron_cut cut, cons
 /* Store the map of a state of weight w. */
 void megatron_set_state(const struct megatron *x, const struct megatron_weight *w, enum state st, struct tmap *map);
 
-/* Read the states, settings and step of the optimizer. */
-void megatron_read_optimizer(const struct megatron *x);
+/* Read the states, settings and step of the optimizer. Returns false after a report if its states are not known. */
+bool megatron_read_optimizer(const struct megatron *x);
 /*
  * Read the states of stage p from the files distrib_optim.pt of its tensor ranks. Returns false after a report if they
  * cannot be assigned to the stage's weights.
  */
 bool megatron_read_buffers(const struct megatron *x, int p);
+/*
+ * Compare the parameters and the arguments with each other, after all have been read; also the states, if `states` is
+ * true.
+ */
+void megatron_check(const struct megatron *x, bool states);
 /* Report that the optimizer's states are not known, with the way to go on without them. Returns false. */
 bool megatron_refuse_optimizer(const struct megatron *x, const struct pt *pt, const char *why);
 

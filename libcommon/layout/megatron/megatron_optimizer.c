@@ -303,7 +303,10 @@ static const char *read_weight_states(const struct megatron *x, struct plain_ran
     for (int m = 0; m < 2 && !why && found[0].state; m++) {
         for (int t = 0; t < x->tp; t++)
             v[t] = pk_get(found[t].state, m ? "exp_avg_sq" : "exp_avg");
-        if (v[0])
+        for (int t = 1; t < x->tp && !why; t++)
+            if (!v[t] != !v[0])
+                why = "tensor ranks have different states of a parameter";
+        if (!why && v[0])
             why = join_state(x, w, k, v, m ? STATE_EXP_AVG_SQ : STATE_EXP_AVG);
     }
     free(v);
@@ -344,7 +347,7 @@ static bool has_distributed_files(const struct megatron *x)
     return false;
 }
 
-void megatron_read_optimizer(const struct megatron *x)
+bool megatron_read_optimizer(const struct megatron *x)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
     const bool distributed = has_distributed_files(x);
@@ -353,20 +356,33 @@ void megatron_read_optimizer(const struct megatron *x)
 
     for (int i = 0; i < x->tp * x->pp; i++)
         if (!megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp) || x->s->n_unread)
-            return;                     /* has been reported */
-    if (!optimizer_of(pt) || !pk_get(torch_dict_of(optimizer_of(pt)), "param_groups")) {
+            return false;               /* has been reported */
+    for (int i = 0; i < x->tp * x->pp; i++) {
+        const struct pt *other = megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp);
+        uint32_t n = 0;
+
+        if (!optimizer_of(other) != !optimizer_of(pt))
+            return megatron_refuse_optimizer(x, other, "some ranks have an optimizer, others have none");
+        if (optimizer_of(other) && pk_items(optimizer_of(other), &n))
+            return megatron_refuse_optimizer(x, other, arena_fmt(x->s->arena, "has a list of %u optimizers, and only "
+                                                                 "one can be read", n));
+    }
+    if (!optimizer_of(pt)) {
         report_add(x->r, SEV_WARNING, "no_optimizer", x->s->path, ERR_NO_BYTE, NULL,
                    "no optimizer states here: weights only");
-        return;
+        return false;
     }
+    if (!pk_get(torch_dict_of(optimizer_of(pt)), "param_groups"))
+        return megatron_refuse_optimizer(x, pt, "the optimizer has no param_groups");
     if (!distributed && pk_int_or(pk_get(x->s->run.args, "use_distributed_optimizer"), 0)) {
         report_add(x->r, SEV_ERROR, "missing_file", x->s->path, ERR_NO_BYTE, NULL,
                    "no mp_rank_* folder has distrib_optim.pt, but args.use_distributed_optimizer is true");
-        return;
+        return false;
     }
     n_groups = read_megatron_groups(x);
     for (int i = 0; i < x->tp * x->pp && n_groups && good; i++)
         good = read_group_steps(x, megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp));
     for (int p = 0; p < x->pp && n_groups && good; p++)
         good = distributed ? megatron_read_buffers(x, p) : read_plain_stage(x, p, n_groups);
+    return n_groups && good;
 }

@@ -479,8 +479,8 @@ static void read_megatron_model(struct megatron *x)
     const size_t room = count_pairs(x);
     struct chunk_reader c = { .x = x, .known = names_new(s->arena) };
     const int64_t stated = pk_int_or(pk_get(s->run.args, "num_layers"), -1);
-    bool whole = true;
 
+    x->whole = true;
     s->param = arena_alloc(s->arena, room * sizeof *s->param);
     s->value = arena_alloc(s->arena, room * sizeof *s->value);
     c.pair = arena_alloc(s->arena, (size_t)x->tp * sizeof *c.pair);
@@ -490,15 +490,33 @@ static void read_megatron_model(struct megatron *x)
 
             c.dense = names_new(s->arena);
             layers = read_chunk(&c);
-            whole = whole && layers >= 0;
+            x->whole = x->whole && layers >= 0;
             c.first_layer += layers > 0 ? layers : 0;
         }
-    if (whole && stated >= 0 && stated != c.first_layer)
+    if (x->whole && stated >= 0 && stated != c.first_layer)
         report_add(x->r, SEV_ERROR, "config", s->path, ERR_NO_BYTE, NULL,
                    "args.num_layers is %" PRId64 ", but the files have %d layers", stated, c.first_layer);
 }
 
 /* ---- values ---- */
+
+/* Returns true if the key is that of a model: of the one that was read, or "model" or a chunk next to it. */
+static bool is_model_key(const struct megatron *x, const char *key)
+{
+    const size_t n = str_starts(key, "model") ? strspn(key + 5, "0123456789") : 0;
+    char own[24];
+
+    if (!str_starts(key, "model") || key[5 + n])
+        return false;
+    for (int c = 0; c < x->chunks; c++) {
+        snprintf(own, sizeof own, x->chunks > 1 ? "model%d" : "model", c);
+        if (strcmp(own, key) == 0)
+            return true;
+    }
+    source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->s->path, ERR_NO_BYTE }, key,
+                      "it is a second model, next to the one that is read");
+    return true;
+}
 
 static void read_megatron_values(const struct megatron *x)
 {
@@ -510,7 +528,7 @@ static void read_megatron_values(const struct megatron *x)
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !str_starts(key, "model") && strcmp(key, "optimizer") != 0)
+        if (key && !is_model_key(x, key) && strcmp(key, "optimizer") != 0)
             s->value[s->n_values++] =
                 (struct source_value){ .name = arena_fmt(s->arena, "%s", key), .tree = pair[2 * i + 1], .pt = pt };
     }
@@ -520,6 +538,7 @@ int megatron_source_open(struct source *s, const struct source_listing *l, const
                          struct report *r, struct err *e)
 {
     struct megatron x = { .s = s, .l = l, .o = o, .r = r };
+    bool states;
     int rc = -1;
 
     s->layout = &megatron_layout;
@@ -534,8 +553,9 @@ int megatron_source_open(struct source *s, const struct source_listing *l, const
         compare_megatron_files(&x);
         read_megatron_model(&x);
         read_megatron_values(&x);
-        if (!o->no_optimizer)
-            megatron_read_optimizer(&x);
+        states = !o->no_optimizer && megatron_read_optimizer(&x);
+        if (s->n_unread == 0 && x.whole)
+            megatron_check(&x, states);
         rc = o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
     }
     for (int p = 0; p < x.pp; p++)
