@@ -559,3 +559,18 @@ void run_state_check_claims(const struct source *s, struct report *r)
     check_counters(s, r);
     check_precision(s, r);
 }
+
+int run_state_compare_heads(const struct source *s, int64_t heads, int64_t groups, struct err *e)
+{
+    const struct pk *args = s->run.args;
+    const int64_t own_heads = pk_int_or(pk_get(args, "num_attention_heads"), heads);
+    const bool grouped = pk_int_or(pk_get(args, "group_query_attention"), 0) != 0;
+    const int64_t own_groups = grouped ? pk_int_or(pk_get(args, "num_query_groups"), groups) : groups;
+
+    if (own_heads == heads && own_groups == groups)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "the arguments of the run state %lld heads and %lld groups of them, but "
+             "config.json states %lld and %lld", (long long)own_heads, (long long)own_groups, (long long)heads,
+             (long long)groups);
+    return -1;
+}

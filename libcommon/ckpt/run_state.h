@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct err;
 struct pk;
 struct pt;
 struct report;
@@ -92,5 +93,11 @@ void run_state_check(const struct source *s, struct report *r);
  * the arguments contradict each other, params_dtype or the type of all weights.
  */
 void run_state_check_claims(const struct source *s, struct report *r);
+
+/*
+ * Compare the numbers of attention heads and of groups of them that config.json states with those in the training
+ * arguments, if there are any. Returns -1 with ERR_DATA if they differ.
+ */
+int run_state_compare_heads(const struct source *s, int64_t heads, int64_t groups, struct err *e);
 
 #endif

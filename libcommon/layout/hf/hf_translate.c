@@ -550,8 +550,10 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
     struct translation t = { .s = s, .f = f, .z = z, .e = e };
     struct param *to = NULL;
     bool *transposed = NULL;
-    int rc = find_translated_layers(&t) < 0 ? -1 : find_pieces(&t);
+    int rc = run_state_compare_heads(s, z->heads, z->groups, e);
 
+    if (rc == 0)
+        rc = find_translated_layers(&t) < 0 ? -1 : find_pieces(&t);
     if (rc == 0) {
         to = arena_alloc(s->arena, ((size_t)t.n + 1) * sizeof *to);
         transposed = arena_alloc(s->arena, (size_t)t.n + 1);
