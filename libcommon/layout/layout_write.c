@@ -4,6 +4,7 @@
 #include "libcommon/layout/layout_write.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
@@ -11,6 +12,9 @@
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/ds_request.h"
+#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_layers.h"
+#include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_shards.h"
 #include "libcommon/layout/layouts.h"
@@ -138,6 +142,69 @@ static int check_vocab_rows(const struct source *s, const struct ds_request *q, 
     return 0;
 }
 
+/*
+ * Check that config.json describes the parameters, which have the names of Transformers. Returns -1 with ERR_DATA and
+ * the first contradiction.
+ */
+static int compare_with_config(const struct source *s, const json_t *config, struct err *e)
+{
+    struct report *r = report_new();
+    int rc = 0;
+
+    hf_check_claims(s, config, true, SEV_ERROR, r);
+    hf_check_layers(s, config, NULL, SEV_ERROR, r);
+    for (int i = 0; i < report_n(r) && rc == 0; i++)
+        if (report_get(r, i)->severity == SEV_ERROR) {
+            const struct finding *f = report_get(r, i);
+
+            err_data(e, s->path, ERR_NO_BYTE, "%s%s%s%s", f->param ? "parameter " : "", f->param ? f->param : "",
+                     f->param ? ": " : "", f->text);
+            rc = -1;
+        }
+    report_free(r);
+    return rc;
+}
+
+/*
+ * Compare the groups with those that Megatron makes: parameters with weight decay, and biases and vectors. Loaders of
+ * Megatron-core find a group by its factor of weight decay, so other groups are refused, and a single one is a warning.
+ * Groups that have Megatron's own marks are those of Megatron.
+ */
+static int check_groups_by_rule(const struct source *s, struct report *notes, struct err *e)
+{
+    const struct optim_groups *g = s->groups;
+    int vectors = -1;
+    bool marked = true;
+
+    for (int k = 0; g && k < g->n; k++)
+        marked = marked && pk_get(g->group[k].settings, "wd_mult");
+    if (!g || marked)
+        return 0;
+    if (g->n == 1) {
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL, "the optimizer has one group; Megatron "
+                   "makes a second one, without weight decay, of biases and vectors");
+        return 0;
+    }
+    for (int k = 0; k < g->n && g->n <= 2; k++)
+        for (int i = 0; i < g->group[k].n; i++) {
+            const struct param *p = source_param(s, g->group[k].param[i]);
+            const int of_vectors = p->ndim == 1 || str_ends(p->name, ".bias") ? k : !k;
+
+            if (vectors >= 0 && vectors != of_vectors) {
+                err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in another group of the optimizer than Megatron "
+                         "puts it in (biases and vectors have no weight decay); --weights-only converts the weights",
+                         p->name);
+                return -1;
+            }
+            vectors = of_vectors;
+        }
+    if (g->n <= 2)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "the optimizer has %d groups, but Megatron makes two, with and without weight "
+             "decay; --weights-only converts the weights", g->n);
+    return -1;
+}
+
 /* Give the source's parameters the names and shapes of Megatron-core, by the rules of their model family. */
 static int give_core_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
 {
@@ -156,12 +223,14 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
         check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
         mark_groups(s, &g, e) == 0 && (s->layout->model_folder || hf_know_names(s, f, notes, e) == 0) &&
-        hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
+        hf_saved_names(s, config, false, notes, e) == 0 &&
+        (s->layout->model_folder || compare_with_config(s, config, e) == 0) &&
+        hf_to_shards(s, f, &z, &o, notes, e) == 0) {
         if (g.n)
             list_marked_groups(s, &g);
         report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL,
                    "the tensors get the names of Megatron-core for the family %s", family_name(f));
-        rc = 0;
+        rc = g.n ? check_groups_by_rule(s, notes, e) : 0;
     }
     family_free(f);
     json_decref(config);
@@ -205,6 +274,34 @@ static int translate_all_states(struct source *s, const struct family *f, const 
     return transposed ? 0 : -1;
 }
 
+/*
+ * If config.json ties the head to the embedding, add the head as a second name of the embedding: a model's state_dict
+ * has both names, and loaders miss a name that is not there.
+ */
+static void add_tied_head(struct source *s, const struct family *f, const struct hf_sizes *z)
+{
+    const struct param *table = NULL;
+    const char *head = NULL;
+    struct param *to;
+
+    for (int i = 0; i < family_n(f); i++)
+        if (family_at(f, i)->merge == MERGE_VOCAB && hf_is_head(family_at(f, i)->part[0]))
+            head = family_at(f, i)->part[0];
+    for (int i = 0; i < family_n(f) && !table; i++)
+        if (family_at(f, i)->merge == MERGE_VOCAB && family_at(f, i)->part[0] != head)
+            table = source_param(s, family_at(f, i)->part[0]);
+    if (z->tied != 1 || !head || !table || source_param(s, head))
+        return;
+    to = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *to);
+    memcpy(to, s->param, (size_t)s->n_params * sizeof *to);
+    to[s->n_params] = *table;
+    to[s->n_params].name = arena_fmt(s->arena, "%s", head);
+    to[s->n_params].shared_with = table->name;
+    to[s->n_params++].group = -1;
+    s->param = to;
+    *s->names = (struct source_names){0};
+}
+
 /* Give the source's parameters, with all of their states, the names that the model has in Transformers. */
 static int give_hf_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
 {
@@ -215,9 +312,11 @@ static int give_hf_names(struct source *s, const struct write_request *q, struct
     int rc = -1;
 
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 && mark_groups(s, &g, e) == 0 &&
-        translate_all_states(s, f, &z, notes, e) == 0) {
+        translate_all_states(s, f, &z, notes, e) == 0 &&
+        compare_with_config(s, config, e) == 0) {
         *s->names = (struct source_names){0};
         s->n_stacks = 0;                /* they are of the names that are gone */
+        add_tied_head(s, f, &z);
         rc = q->experts == EXPERTS_SPLIT ? 0 : hf_fused_names(s, config, notes, e);
     }
     if (rc == 0) {
