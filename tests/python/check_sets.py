@@ -44,7 +44,7 @@ KNOWN = {
     "distopt-tp2-dp2-two-buckets/fully_reshardable":
         (6, "in 6 the tensor ranks' copies differ, and expected.json has that of another rank"),
     "distopt-tp2-dp2-two-buckets/dp_reshardable":
-        (27, "27 are wrong in expected.json; tests/data/torchdist/buckets.sha256 has their truth"),
+        (27, "27 are wrong in expected.json; tests/data/torchdist-buckets.sha256 has their truth"),
 }
 # Sections of expected.json that list what a program makes of the files.
 NOT_READ = {

@@ -460,9 +460,24 @@ static void assign_weights(const struct naming *nm, const char *prefix)
     }
 }
 
+/*
+ * Report a moment that has another shape than its weight, if the moments of this name that other parameters have fit
+ * their weights: then the optimizer is one of Adam's kind.
+ */
+static void report_moment_shape(const struct naming *nm, int entry, int weight)
+{
+    const struct dcp_entry *en = &nm->t->entry[entry], *of = &nm->t->entry[weight];
+    char own[SHAPE_TEXT], its[SHAPE_TEXT];
+
+    report_add(nm->r, SEV_ERROR, "shape", nm->n->path, en->said_at, en->name,
+               "has the shape %s, but its weight has %s; the %s of other parameters have the shapes of their weights",
+               shape_text(en->ndim, en->shape, own), shape_text(of->ndim, of->shape, its), en->what);
+}
+
 /* Give a role to the moments that have the shape of their weight. All other optimizer states become plain values. */
 static void assign_moments(const struct naming *nm)
 {
+    int *misfit = xcalloc((size_t)nm->t->n + 1, sizeof *misfit), n_fit[2] = {0};
     bool *taken[2];
 
     for (int k = 0; k < 2; k++)
@@ -477,12 +492,21 @@ static void assign_moments(const struct naming *nm)
         if (!o || !o->own || !en->is_tensor || !dtype_is_weight(en->dtype))
             continue;
         w = names_find(nm->weight, en->of);
-        if (w < 0 || taken[k][w] || !has_same_entry_shape(&nm->t->entry[w], en))
+        if (w < 0 || taken[k][w])
             continue;
+        if (!has_same_entry_shape(&nm->t->entry[w], en)) {
+            misfit[i] = k ? -w - 1 : w + 1;
+            continue;
+        }
+        n_fit[k]++;
         taken[k][w] = true;
         nm->n->role[i] = (struct dcp_role){ .param = nm->n->role[w].param,
                                             .state = k ? STATE_EXP_AVG_SQ : STATE_EXP_AVG };
     }
+    for (int i = 0; i < nm->t->n; i++)
+        if (misfit[i] && n_fit[misfit[i] < 0])
+            report_moment_shape(nm, i, misfit[i] < 0 ? -misfit[i] - 1 : misfit[i] - 1);
+    free(misfit);
     for (int k = 0; k < 2; k++)
         free(taken[k]);
 }

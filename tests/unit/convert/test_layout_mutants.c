@@ -79,7 +79,7 @@ static const struct {
     { "tests/data/dcp/fsdp/ckpt", "tests/data/dcp/mesh/ckpt", KIND_DCP, .making = MADE_DCP, .other_making = MADE_DCP,
       .sealed = true },
     { MODEL, MODEL, .kind = KIND_TORCHDIST },
-    { "tests/data/torchdist/buckets", "tests/data/torchdist/buckets", KIND_TORCHDIST, .weights = true },
+    { "tests/data/torchdist-buckets", "tests/data/torchdist-buckets", KIND_TORCHDIST, .weights = true },
     { MEGATRON("tp2pp2"), MEGATRON("tied"), KIND_MEGATRON, .weights = true },
     { MEGATRON("buckets"), MEGATRON("buckets"), KIND_MEGATRON, .weights = true, .ranked = true },
     { MODEL, MODEL, KIND_HF, .making = MADE_SAFETENSORS, .other_making = MADE_BIN },
