@@ -277,6 +277,25 @@ static const char *join_state(const struct megatron *x, const struct megatron_we
     return why;
 }
 
+/* Returns a reason if a weight has other states than Adam's. */
+static const char *refuse_other_states(const struct megatron *x, const struct pk *state)
+{
+    static const char *const known[] = { "step", "exp_avg", "exp_avg_sq" };
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(state, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        bool is_known = false;
+
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            is_known |= key && strcmp(key, known[k]) == 0;
+        if (!is_known)
+            return arena_fmt(x->s->arena, "the optimizer has states other than Adam's (%s)", key ? key : "no name");
+    }
+    return NULL;
+}
+
 /* Assign the states of one weight. Returns a reason if they do not fit. */
 static const char *read_weight_states(const struct megatron *x, struct plain_rank *const *k, int g,
                                       const struct megatron_weight *w)
@@ -291,6 +310,8 @@ static const char *read_weight_states(const struct megatron *x, struct plain_ran
         why = find_rank_states(x, k[t], g, w, t, &found[t]);
         if (!why && !found[t].state != !found[0].state)
             why = "tensor ranks have states of different parameters";
+        if (!why)
+            why = refuse_other_states(x, found[t].state);
         if (!why && read_step_value(x, k[t]->pt, pk_get(found[t].state, "step"), &step) &&
             !set_megatron_step(x, k[t]->pt, "the step of a parameter", step))
             why = "the steps of parameters differ";
@@ -347,6 +368,21 @@ static bool has_distributed_files(const struct megatron *x)
     return false;
 }
 
+/* Add the optimizer's values that are not states to the values of the source: settings of groups, a loss scale. */
+static void add_optimizer_values(const struct megatron *x, const struct pt *pt)
+{
+    static const char *const keys[] = { "param_groups", "grad_scaler" };
+    static const char *const names[] = { "optimizer.groups", "optimizer.grad_scaler" };
+    struct source *s = x->s;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct pk *v = pk_get(i ? optimizer_of(pt) : torch_dict_of(optimizer_of(pt)), keys[i]);
+
+        if (v)
+            s->value[s->n_values++] = (struct source_value){ .name = names[i], .tree = v, .pt = pt };
+    }
+}
+
 bool megatron_read_optimizer(const struct megatron *x)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
@@ -379,6 +415,7 @@ bool megatron_read_optimizer(const struct megatron *x)
                    "no mp_rank_* folder has distrib_optim.pt, but args.use_distributed_optimizer is true");
         return false;
     }
+    add_optimizer_values(x, pt);
     n_groups = read_megatron_groups(x);
     for (int i = 0; i < x->tp * x->pp && n_groups && good; i++)
         good = read_group_steps(x, megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp));

@@ -194,20 +194,21 @@ static void check_rank_argument(const struct megatron *x, const struct pt *pt, c
 
 /*
  * Compare the number of the process that saved a file with the names of its folder: tensor ranks are numbered first,
- * pipeline ranks last (megatron/core/parallel_state.py).
+ * pipeline ranks last, or, with --use-tp-pp-dp-mapping, next (megatron/core/parallel_state.py).
  */
 static void check_saving_rank(const struct megatron *x, const struct pt *pt, int stage, int tp)
 {
     const struct pk *args = pk_get(pt_root(pt), "args");
     const int64_t rank = pk_int_or(pk_get(args, "rank"), -1), world = pk_int_or(pk_get(args, "world_size"), -1);
+    int64_t own;
 
     if (rank < 0 || world < 1 || rank >= world || world % (x->tp * x->pp) != 0)
         return;
-    if (rank % x->tp != tp || rank / (world / x->pp) != stage)
+    own = pk_int_or(pk_get(args, "use_tp_pp_dp_mapping"), 0) ? rank / x->tp % x->pp : rank / (world / x->pp);
+    if (rank % x->tp != tp || own != stage)
         report_add(x->r, SEV_ERROR, "ranks", pt_path(pt), ERR_NO_BYTE, NULL,
                    "was saved by process %" PRId64 " of %" PRId64 ", which is tensor rank %" PRId64 " and pipeline "
-                   "rank %" PRId64 ": it is that rank's file under another name", rank, world, rank % x->tp,
-                   rank / (world / x->pp));
+                   "rank %" PRId64 ": it is that rank's file under another name", rank, world, rank % x->tp, own);
 }
 
 /* Compare what all ranks of a save share with the first file. */
@@ -518,6 +519,20 @@ static bool is_model_key(const struct megatron *x, const char *key)
     return true;
 }
 
+/* Report models that only other ranks have. */
+static void find_other_models(const struct megatron *x)
+{
+    for (int r = 1; r < x->tp * x->pp; r++) {
+        const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, r / x->tp, r % x->tp);
+        uint32_t n = 0;
+        struct pk **pair = pt ? pk_pairs(pt_root(pt), &n) : NULL;
+
+        for (uint32_t i = 0; pair && i < n && x->s->n_unread == 0; i++)
+            if (pk_as_str(pair[2 * i]))
+                (void)is_model_key(x, pk_as_str(pair[2 * i]));
+    }
+}
+
 static void read_megatron_values(const struct megatron *x)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
@@ -532,6 +547,7 @@ static void read_megatron_values(const struct megatron *x)
             s->value[s->n_values++] =
                 (struct source_value){ .name = arena_fmt(s->arena, "%s", key), .tree = pair[2 * i + 1], .pt = pt };
     }
+    find_other_models(x);
 }
 
 int megatron_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
