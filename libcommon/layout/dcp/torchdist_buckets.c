@@ -49,7 +49,7 @@ struct placed_param {
 struct bucket_placing {
     struct source *s;
     int tp, n_buckets;                  /* numbers of tensor ranks, and of buckets of each */
-    struct state_bucket *bucket;              /* [tp * n_buckets] */
+    struct state_bucket *bucket;        /* [tp * n_buckets] */
     int n;
     struct placed_param *placed;
 };

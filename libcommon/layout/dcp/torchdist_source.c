@@ -283,7 +283,7 @@ static void add_torchdist_settings(struct source *s, const struct pk *optimizer,
 }
 
 /*
- * Record the settings of the optimizer's groups. With several optimizers, one of which is that of the experts, they are
+ * Record the settings of the optimizer's groups. If the experts have an optimizer of their own, the optimizers are
  * members of a dict under their numbers. The lists of parameters stay empty, because common.pt does not contain them.
  */
 static void read_torchdist_settings(struct source *s)
@@ -372,14 +372,15 @@ static bool is_of_expert_group(const struct pk *settings)
  */
 static int find_group_of(const struct optim_groups *from, bool decays, bool of_experts)
 {
+    bool experts = false;
     int found = -1;
 
+    for (int k = 0; k < from->n; k++)
+        experts |= is_of_expert_group(from->group[k].settings);
     for (int g = 0; g < from->n; g++) {
         const struct pk *settings = from->group[g].settings;
-        bool others = false, experts = false;
+        bool others = false;
 
-        for (int k = 0; k < from->n; k++)
-            experts |= is_of_expert_group(from->group[k].settings);
         if (experts && is_of_expert_group(settings) != of_experts)
             continue;
         for (int k = 0; k < from->n; k++)

@@ -442,7 +442,7 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
     return n;
 }
 
-/* Returns the map of a state of a parameter that is made of these rows of the parts, all of which have the state. */
+/* Returns the map of one state of a parameter that is made of these rows of its parts. All parts have the state. */
 static struct tmap *fuse(const struct fusion *x, enum state st, const struct fusion_part *m,
                          const struct fusion_rows *row, int n)
 {

@@ -501,35 +501,42 @@ static void read_megatron_model(struct megatron *x)
 
 /* ---- values ---- */
 
-/* Returns true if the key is that of a model: of the one that was read, or "model" or a chunk next to it. */
-static bool is_model_key(const struct megatron *x, const char *key)
+/* Returns true if the key is that of a model or of a chunk: "model", "model0". */
+static bool is_model_key(const char *key)
 {
-    const size_t n = str_starts(key, "model") ? strspn(key + 5, "0123456789") : 0;
+    return str_starts(key, "model") && !key[5 + strspn(key + 5, "0123456789")];
+}
+
+/* Returns true if the key is that of the model that was read, or of one of its chunks. */
+static bool is_read_model(const struct megatron *x, const char *key)
+{
     char own[24];
 
-    if (!str_starts(key, "model") || key[5 + n])
-        return false;
     for (int c = 0; c < x->chunks; c++) {
         snprintf(own, sizeof own, x->chunks > 1 ? "model%d" : "model", c);
         if (strcmp(own, key) == 0)
             return true;
     }
-    source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->s->path, ERR_NO_BYTE }, key,
-                      "it is a second model, next to the one that is read");
-    return true;
+    return false;
 }
 
-/* Report models that only other ranks have. */
-static void find_other_models(const struct megatron *x)
+/* Report the first model in a rank's file that was not read. */
+static void report_other_model(const struct megatron *x)
 {
-    for (int r = 1; r < x->tp * x->pp; r++) {
+    for (int r = 0; r < x->tp * x->pp; r++) {
         const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, r / x->tp, r % x->tp);
         uint32_t n = 0;
         struct pk **pair = pt ? pk_pairs(pt_root(pt), &n) : NULL;
 
-        for (uint32_t i = 0; pair && i < n && x->s->n_unread == 0; i++)
-            if (pk_as_str(pair[2 * i]))
-                (void)is_model_key(x, pk_as_str(pair[2 * i]));
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *key = pk_as_str(pair[2 * i]);
+
+            if (!key || !is_model_key(key) || is_read_model(x, key))
+                continue;
+            source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->s->path, ERR_NO_BYTE }, key,
+                              "it is a second model, next to the one that is read");
+            return;
+        }
     }
 }
 
@@ -543,11 +550,11 @@ static void read_megatron_values(const struct megatron *x)
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !is_model_key(x, key) && strcmp(key, "optimizer") != 0)
+        if (key && !is_model_key(key) && strcmp(key, "optimizer") != 0)
             s->value[s->n_values++] =
                 (struct source_value){ .name = arena_fmt(s->arena, "%s", key), .tree = pair[2 * i + 1], .pt = pt };
     }
-    find_other_models(x);
+    report_other_model(x);
 }
 
 int megatron_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
