@@ -68,6 +68,8 @@ float bf16_to_f32(uint16_t x);
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x);              /* round to nearest even; NaN stays NaN */
 uint16_t f32_to_f16(float x);               /* round to nearest even; overflow becomes infinity */
+/* Returns x rounded to t, which is F16 or BF16. */
+static inline uint16_t f32_to_half(enum dtype t, float x) { return t == DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x); }
 
 /*
  * The kinds of values that a checkpoint may store for each parameter: weights, fp32 master weights, and the two

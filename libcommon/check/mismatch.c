@@ -53,7 +53,7 @@ static bool is_rounded(enum dtype weights, const void *w, float master, float *w
     }
     memcpy(&have, w, sizeof have);
     *weight = weights == DTYPE_F16 ? f16_to_f32(have) : bf16_to_f32(have);
-    return have == (weights == DTYPE_F16 ? f32_to_f16(master) : f32_to_bf16(master));
+    return have == f32_to_half(weights, master);
 }
 
 bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters)

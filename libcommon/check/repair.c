@@ -96,7 +96,7 @@ static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out
         memcpy(out, &x, sizeof x);
         return;
     }
-    narrow = weights == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    narrow = f32_to_half(weights, x);
     memcpy(out, &narrow, sizeof narrow);
 }
 

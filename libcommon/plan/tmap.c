@@ -297,7 +297,7 @@ struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)
 
 static void store_f32_as_dtype(enum dtype dtype, float v, void *to)
 {
-    const uint16_t half = dtype == DTYPE_F16 ? f32_to_f16(v) : f32_to_bf16(v);
+    const uint16_t half = f32_to_half(dtype, v);
 
     if (dtype == DTYPE_F32)
         memcpy(to, &v, sizeof v);
@@ -358,7 +358,7 @@ static bool average_copies(const void *const *copy, int n, uint64_t at, enum dty
         if (real == DTYPE_F32)
             memcpy(out, &s, sizeof s);
         else
-            memcpy(out, &(uint16_t){ real == DTYPE_F16 ? f32_to_f16(s) : f32_to_bf16(s) }, 2);
+            memcpy(out, &(uint16_t){ f32_to_half(real, s) }, 2);
         return true;
     default:
         return false;

@@ -374,7 +374,7 @@ static const char *compare_masters(const struct bucket_placing *x, const struct 
         tmap_read(weights, x->s->files, (struct tmap_range){ 0, 0, n * sizeof *weight }, weight, &e) < 0)
         why = arena_fmt(x->s->arena, "%s", e.msg);
     for (uint64_t i = 0; i < n && !why; i++)
-        if (weight[i] != (weights->dtype == DTYPE_F16 ? f32_to_f16(master[i]) : f32_to_bf16(master[i])))
+        if (weight[i] != f32_to_half(weights->dtype, master[i]))
             why = arena_fmt(x->s->arena, "no placement fits: where the masters of parameter %s would be, element "
                             "%" PRIu64 " is %g, which is not its weight, rounded", p->name, i, (double)master[i]);
     free(weight);

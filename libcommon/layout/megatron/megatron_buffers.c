@@ -66,7 +66,7 @@ static int masters_are_of(const struct buffer *b, const struct megatron_weight *
         else if (read_elements(b, m, at, n, master) < 0 || read_elements(b, part, 0, n, weight) < 0)
             rc = -1;
         for (int64_t i = 0; rc == 1 && i < n; i++)
-            if (weight[i] != (part->dtype == DTYPE_F16 ? f32_to_f16(master[i]) : f32_to_bf16(master[i])))
+            if (weight[i] != f32_to_half(part->dtype, master[i]))
                 rc = 0;
         free(weight);
         free(master);
