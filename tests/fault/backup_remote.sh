@@ -108,6 +108,19 @@ PATH="$W/shim:$PATH" ckpt-backup copy --pack -q "$src" "$place" 2>/dev/null
 staged && fail "killed behind the receipt: no pack is left, so this tests nothing"
 check "killed behind the receipt: the next run" put global_step10.pack
 check "killed behind the receipt: no pack is left here" staged
+# An upload that replaces the receipt is interrupted, and the server has deleted the old file.
+cat >"$W/shim/rclone" <<SHIM
+#!/bin/sh
+case "\$*" in *"rcat "*/global_step10.json) $(command -v rclone) deletefile "\$3"; echo cut off >&2; exit 1 ;; esac
+exec $(command -v rclone) "\$@"
+SHIM
+PATH="$W/shim:$PATH" ckpt-backup verify -q "$place" global_step10 >"$W/log" 2>&1
+grep -q "rclone rcat failed" "$W/log" && [ ! -e "$far/.ckpt-backup/global_step10.json" ] ||
+    fail "the receipt was replaced, so this tests nothing: $(cat "$W/log")"
+check "a receipt cut off: the backup counts" is_sound global_step10
+check "a receipt cut off: it is there already" ckpt-backup copy -q "$src" "$place"
+check "a receipt cut off: the next verify" ckpt-backup verify -q "$place" global_step10
+check "a receipt cut off: it is whole again" [ "$(cd "$far/.ckpt-backup" && echo global_step10.json*)" = global_step10.json ]
 touch "$src"/*
 check "other times, the same bytes" ckpt-backup copy -q "$src" "$place"
 

@@ -153,7 +153,8 @@ static int put_new_remote_backup(struct place *p, const struct content *c, const
                                  struct place_put *out, struct err *e)
 {
     struct receipt *rec = out->receipt;
-    bool ours = far_has(l, rec->name, ".json") || far_has(l, rec->name, ".job");
+    bool updated = far_has(l, rec->name, NEW_RECEIPT);
+    bool ours = updated || far_has(l, rec->name, ".json") || far_has(l, rec->name, ".job");
     struct far_cargo g;
     int rc = -1;
 
@@ -164,7 +165,8 @@ static int put_new_remote_backup(struct place *p, const struct content *c, const
         content_unchanged(c, e) == 0) {
         rec->intact = true;
         rec->verified_s = (int64_t)clock_wall_s();
-        rc = far_write_receipt(p, rec, e);
+        rc = updated ? far_delete_sidecar(p, rec->name, NEW_RECEIPT, e) : 0;
+        rc = rc < 0 ? -1 : far_write_receipt(p, rec, e);
     }
     far_cargo_free(&g, rc == 0);
     return rc;
@@ -203,7 +205,7 @@ static int there_already(struct place *p, const struct content *c, struct place_
     if (place_same_files(old, c))
         return 1;
     place_copy_mtimes(old, c);
-    return far_write_receipt(p, old, e) < 0 ? -1 : 1;
+    return far_replace_receipt(p, old, e) < 0 ? -1 : 1;
 }
 
 static int far_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
@@ -243,8 +245,10 @@ static int finish_remote_removal(const struct place *p, const struct receipt *re
 {
     char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
     struct rclone_call rmdirs = { { "rmdirs", folder }, .absent_is_fine = true, .stopped = p->o.stopped };
-    int rc = far_delete_sidecar(p, rec->name, ".json", e);
+    char *receipts = str_fmt("%s.json\n%s" NEW_RECEIPT "\n", rec->name, rec->name);
+    int rc = far_delete(p, RECEIPT_FOLDER, receipts, e);
 
+    free(receipts);
     if (rc == 0)
         rc = receipt_is_file(rec->form) ? far_delete(p, "", rec->name, e) : far_delete(p, rec->name, files, e);
     if (rc == 0 && !receipt_is_file(rec->form))
@@ -317,7 +321,7 @@ static int far_lock(struct place *p, struct err *e)
 
 static int far_place_write_receipt(struct place *p, const struct receipt *rec, struct err *e)
 {
-    return far_write_receipt(p, rec, e);
+    return far_replace_receipt(p, rec, e);
 }
 
 const struct place_ops place_rclone_ops = {

@@ -16,6 +16,7 @@
 #include "tools/ckpt-backup/rules/rules.h"
 
 #define RECEIPT_FOLDER ".ckpt-backup"
+#define NEW_RECEIPT ".json.new"          /* the end of the name of a new receipt on a remote, see remote.h */
 
 struct receipt_file {
     char *name;                 /* path inside the checkpoint folder */

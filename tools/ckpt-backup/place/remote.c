@@ -84,6 +84,17 @@ int far_write_receipt(const struct place *p, const struct receipt *rec, struct e
     return rc;
 }
 
+int far_replace_receipt(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    char *text = receipt_text(rec);
+    int rc = far_write(p, far_sidecar_path(p, rec->name, NEW_RECEIPT), text, e);
+
+    if (rc == 0)
+        rc = far_write(p, far_sidecar_path(p, rec->name, ".json"), text, e);
+    free(text);
+    return rc < 0 ? -1 : far_delete_sidecar(p, rec->name, NEW_RECEIPT, e);
+}
+
 /* ---- listing ---- */
 
 void far_list_free(struct far_list *l)
@@ -205,9 +216,11 @@ static void parse_receipts(const struct place *p, struct strbuf *sb, struct plac
 
         if (*at == '{' && next)
             rec = receipt_parse(at, (uint64_t)(next + 1 - at), p->path, &ignored);
-        if (rec)
-            place_add_receipt(out, rec);
         at = rec ? next + 1 : sum;
+        if (rec && far_find_receipt(out, rec->name))
+            receipt_free(rec);
+        else if (rec)
+            place_add_receipt(out, rec);
     }
 }
 
@@ -232,17 +245,39 @@ static void report_unread_receipts(const struct place *p, const struct far_list 
     }
 }
 
-int far_read_receipts(const struct place *p, const struct far_list *l, struct place_receipts *out,
-                      struct report *r, struct err *e)
+/* Add the receipts in the files of RECEIPT_FOLDER whose names match `pattern`. */
+static int read_receipt_files(const struct place *p, const char *pattern, struct place_receipts *out, struct err *e)
 {
     char *folder = far_path(p, RECEIPT_FOLDER);
     struct strbuf sb = {0};
-    struct rclone_call c = { { "cat", "--include", "/*.json", folder }, .output = &sb, .absent_is_fine = true,
+    struct rclone_call c = { { "cat", "--include", pattern, folder }, .output = &sb, .absent_is_fine = true,
                              .stopped = p->o.stopped };
     int rc = rclone_run(&c, p->path, e);
 
     if (rc == 0 && sb.buf)
         parse_receipts(p, &sb, out);
+    strbuf_free(&sb);
+    free(folder);
+    return rc < 0 ? -1 : 0;
+}
+
+/* Returns true if an interrupted far_replace_receipt() has left a file. */
+static bool has_new_receipts(const struct far_list *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (str_starts(far_name(l, i), RECEIPT_FOLDER "/") && str_ends(far_name(l, i), NEW_RECEIPT))
+            return true;
+    return false;
+}
+
+int far_read_receipts(const struct place *p, const struct far_list *l, struct place_receipts *out,
+                      struct report *r, struct err *e)
+{
+    /* Of two receipts of one backup the first is kept, so the new ones are read first. */
+    int rc = has_new_receipts(l) ? read_receipt_files(p, "/*" NEW_RECEIPT, out, e) : 0;
+
+    if (rc == 0)
+        rc = read_receipt_files(p, "/*.json", out, e);
     for (int i = 0; i < out->n && rc >= 0; i++) {
         int before = report_count(r, SEV_ERROR);
 
@@ -252,9 +287,7 @@ int far_read_receipts(const struct place *p, const struct far_list *l, struct pl
     }
     if (rc >= 0)
         report_unread_receipts(p, l, out, r);
-    strbuf_free(&sb);
-    free(folder);
-    return rc < 0 ? -1 : 0;
+    return rc;
 }
 
 /* ---- reading back ---- */

@@ -24,7 +24,14 @@ MUST_CHECK int far_write(const struct place *p, char *path, const char *text, st
  */
 MUST_CHECK int far_delete(const struct place *p, const char *inside, const char *files, struct err *e);
 MUST_CHECK int far_delete_sidecar(const struct place *p, const char *name, const char *suffix, struct err *e);
+/* Write the first receipt of a backup, NAME.json, and the list of its sums, NAME.crc32. */
 MUST_CHECK int far_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
+/*
+ * Replace the receipt of a backup that counts. Writing to a remote is not atomic: an interrupted upload may leave no
+ * file. So the new receipt is written to NAME.json.new, then to NAME.json, and NAME.json.new is deleted; at any time
+ * one of the two is whole. The readers prefer a whole NAME.json.new, which is never older than NAME.json.
+ */
+MUST_CHECK int far_replace_receipt(const struct place *p, const struct receipt *rec, struct err *e);
 
 /* ---- listing ---- */
 
