@@ -417,10 +417,11 @@ int staging_wait(struct staging *s, const char *fingerprint, const struct stagin
     }
     if (rc < 0) {
         if (has_job_fingerprint(s))
-            err_data(e, s->job, ERR_NO_BYTE, "part 0 prepared another conversion, and in %d s nothing changed: its options "
-                     "differ, or files of IN were changed, replaced or hard-linked after it began", WAIT_LIMIT_MS / 1000);
+            err_data(e, s->job, ERR_NO_BYTE, "part 0 prepared another conversion, and waiting %d s did not change it: "
+                     "its options differ, or files of IN were changed or linked since", WAIT_LIMIT_MS / 1000);
         else
-            err_data(e, s->job, ERR_NO_BYTE, "part 0 did not prepare this conversion within %d s", WAIT_LIMIT_MS / 1000);
+            err_data(e, s->job, ERR_NO_BYTE, "part 0 did not prepare this conversion within %d s",
+                     WAIT_LIMIT_MS / 1000);
         return -1;
     }
     s->resumed = true;
