@@ -70,7 +70,7 @@ static void add_view_value(struct view *v, const struct source_value *x, int *ca
     t = &v->tensor[v->n_known++];
     *t = (struct view_tensor){ .name = x->name, .state = -1, .dtype = x->map->dtype, .ndim = x->ndim,
                                .n_elems = (int64_t)(x->map->len / (uint64_t)dtype_size(x->map->dtype)),
-                               .map = x->map, .buffer = x->buffer };
+                               .map = x->map, .buffer = x->buffer, .weights = x->weights };
     memcpy(t->shape, x->shape, sizeof t->shape);
 }
 

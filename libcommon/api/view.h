@@ -26,6 +26,7 @@ struct view_tensor {
     const struct tmap *map;     /* NULL if the tensor is a transposed view of too many pieces to be read */
     const struct param *param;  /* NULL in a single file and for a tensor that is not a parameter */
     bool buffer;                /* true for a buffer of the model, which is not trained */
+    const struct tmap *weights; /* as in struct source_value */
 };
 
 /* A value that contains a tensor but cannot be read. */

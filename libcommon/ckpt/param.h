@@ -38,8 +38,8 @@ struct param {
     int group;                  /* optimizer group in that stage; -1 if unknown */
     struct tmap *state[STATE_N];        /* map of each state; NULL if the checkpoint does not hold the state */
     /*
-     * Weights that the files store in addition to fp32 master weights from which they were rounded. Used only for a
-     * comparison. NULL if there are none.
+     * Weights that the files store in addition to fp32 master weights from which they were rounded, or the reverse: an
+     * optimizer's own copy of fp32 weights. Used only for a comparison. NULL if there are none.
      */
     struct tmap *copy;
     /* the copy of a tied parameter's state in the last pipeline stage; NULL if there is none */
@@ -63,6 +63,8 @@ struct source_value {
     const struct pk *tree;      /* a plain value; NULL for a tensor */
     const struct pt *pt;        /* open file that holds the tensors in `tree`; NULL if it contains none */
     bool buffer;                /* this tensor is a buffer of the model, stored with its weights */
+    /* if this tensor is an optimizer's own copy of fp32 weights: the weights; otherwise NULL */
+    const struct tmap *weights;
 };
 
 /* A tensor in the files that is a stack: each row is one state of one parameter. */

@@ -421,7 +421,7 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
         diff_state(d->a->source, d->b->source, &d->state, r);
     else if (d->a->pt && d->b->pt && !in->tensors_only)
         diff_values(d->a, d->b, &d->state);
-    if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0)
+    if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0 || diff_masters(d, &so, e) < 0)
         return -1;
     check_diff_digests(d, r);
     return 0;
@@ -462,6 +462,7 @@ int cmd_diff(struct inspect *in)
     free(d.pair);
     free(d.job);
     free(d.only_b);
+    free(d.master);
     free(d.unread);
     report_free(r);
     report_free(bytes);

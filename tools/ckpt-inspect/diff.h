@@ -44,6 +44,11 @@ struct diff {
     int n_jobs;
     int n_only_b;
     const struct view_tensor **only_b;
+    /*
+     * optimizers' own copies of fp32 weights that the other side lacks; the first n_masters_a are of the first side
+     */
+    int n_masters, n_masters_a;
+    const struct view_tensor **master;
     int n_unread;
     const struct view_unread **unread;  /* tensors of both sides that could not be read and were therefore not
                                          * compared */
@@ -70,6 +75,11 @@ struct diff {
 void diff_pair(struct diff *d);
 /* Compare the values of the rounded pairs. `so` must be the options with which the jobs are run. */
 MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e);
+/*
+ * Compare the optimizers' own copies of fp32 weights that one side lacks with the weights of the same side. One that
+ * differs is added to pair or only_b. `so` as for diff_rounded().
+ */
+MUST_CHECK int diff_masters(struct diff *d, const struct stats_opts *so, struct err *e);
 /* Compare the state of the run. Corrupt records of tensors in this state are added to r. */
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r);
 /* Compare the plain values of two single .pt files, and add the differences to out->run. */

@@ -7,7 +7,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/check/mismatch.h"
-#include "libcommon/ckpt/param.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/model/params.h"
@@ -274,6 +274,16 @@ static bool is_state_of_one_side(const struct diff *d, const struct view_tensor 
     return false;
 }
 
+/*
+ * Returns true if the tensor is the step counter of a Megatron-core optimizer, and the other side has the same step in
+ * the settings of its groups. Which of the two places has it depends on the optimizer's form.
+ */
+static bool is_step_elsewhere(const struct diff *d, const struct view_tensor *t)
+{
+    return !t->param && str_ends(t->name, "optimizer.state.common_step") && d->a->source && d->b->source &&
+           d->a->source->run.opt_step >= 0 && d->a->source->run.opt_step == d->b->source->run.opt_step;
+}
+
 static bool is_optimizer_value(const struct view_tensor *t)
 {
     return !t->param && str_starts(t->name, "optimizer.state.");
@@ -338,6 +348,7 @@ void diff_pair(struct diff *d)
     d->pair = xcalloc((size_t)d->a->n_all + 1, sizeof *d->pair);
     d->job = xcalloc((size_t)d->a->n_all + 1, sizeof *d->job);
     d->only_b = xcalloc((size_t)d->b->n_all + 1, sizeof *d->only_b);
+    d->master = xcalloc((size_t)d->a->n_all + (size_t)d->b->n_all + 1, sizeof *d->master);
     for (int i = 0; i < d->a->n_all; i++) {
         struct diff_pair *p = &d->pair[d->n];
 
@@ -354,7 +365,7 @@ void diff_pair(struct diff *d)
             p->rounded =
                 found && is_weight_tensor(p->a) && is_weight_tensor(found->tensor) && can_round(p->a, found->tensor);
         }
-        if (!found && is_state_of_one_side(d, p->a, d->b))
+        if (!found && (is_state_of_one_side(d, p->a, d->b) || is_step_elsewhere(d, p->a)))
             continue;
         if (!found && is_apart(d, p->a, d->b)) {
             d->n_values_a++;
@@ -362,6 +373,10 @@ void diff_pair(struct diff *d)
         }
         if (!found && is_second_name(d, &a, p->a, &b)) {
             d->n_second_a++;
+            continue;
+        }
+        if (!found && p->a->weights) {
+            d->master[d->n_masters++] = p->a;
             continue;
         }
         d->n++;
@@ -372,6 +387,7 @@ void diff_pair(struct diff *d)
         if (!p->rounded)
             match_pair_tensors(d, p);
     }
+    d->n_masters_a = d->n_masters;
     for (int i = 0; i < d->b->n_all; i++)
         if (!b.k[i].used && forms_differ(d) && (found = find_otherwise(&b, b.k[i].tensor, &a)) &&
             (has_both(b.k[i].tensor) || has_both(found->tensor)))
@@ -380,7 +396,9 @@ void diff_pair(struct diff *d)
             d->n_values_b++;
         else if (!b.k[i].used && is_second_name(d, &b, b.k[i].tensor, &a))
             d->n_second_b++;
-        else if (!b.k[i].used && !is_state_of_one_side(d, b.k[i].tensor, d->a))
+        else if (!b.k[i].used && b.k[i].tensor->weights)
+            d->master[d->n_masters++] = b.k[i].tensor;
+        else if (!b.k[i].used && !is_state_of_one_side(d, b.k[i].tensor, d->a) && !is_step_elsewhere(d, b.k[i].tensor))
             d->only_b[d->n_only_b++] = b.k[i].tensor;
     side_free(&a);
     side_free(&b);
@@ -442,4 +460,27 @@ int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e)
         if (d->pair[i].rounded && compare_rounded(d, &d->pair[i], e) < 0)
             return -1;
     return 0;
+}
+
+int diff_masters(struct diff *d, const struct stats_opts *so, struct err *e)
+{
+    struct stats_job *job = xcalloc((size_t)d->n_masters + 1, sizeof *job);
+    int rc;
+
+    for (int i = 0; i < d->n_masters; i++) {
+        struct files *files = i < d->n_masters_a ? d->a->files : d->b->files;
+
+        job[i] = (struct stats_job){ .a = d->master[i]->map, .a_files = files, .b = d->master[i]->weights,
+                                     .b_files = files, .len = d->master[i]->map->len, .name = d->master[i]->name };
+    }
+    rc = d->n_masters ? stats_run(job, d->n_masters, so, e) : 0;
+    for (int i = 0; i < d->n_masters && rc == 0; i++)
+        if (job[i].diff.n_differ == 0)
+            *(i < d->n_masters_a ? &d->n_forms_a : &d->n_forms_b) += 1;
+        else if (i < d->n_masters_a)
+            d->pair[d->n++] = (struct diff_pair){ .a = d->master[i], .job = -1 };
+        else
+            d->only_b[d->n_only_b++] = d->master[i];
+    free(job);
+    return rc;
 }

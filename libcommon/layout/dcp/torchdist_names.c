@@ -40,6 +40,14 @@ static const char *optimizer_key(const char *name, enum state *st)
     return NULL;
 }
 
+const char *torchdist_weight_of_master(const char *name)
+{
+    enum state st;
+    const char *key = optimizer_key(name, &st);
+
+    return key && st == STATE_FP32 ? key : NULL;
+}
+
 bool torchdist_is_bucket(const char *name)
 {
     return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;

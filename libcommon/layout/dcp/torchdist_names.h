@@ -14,6 +14,11 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
  * ("decoder.layers.mlp.weight"). The result is 14 for both examples.
  */
 int torchdist_number_place(const char *key);
+/*
+ * Returns the key of the weight whose fp32 master has this name ("decoder.layers.mlp.weight" for
+ * "optimizer.state.param.decoder.layers.mlp.weight"), or NULL if it is not the name of a master.
+ */
+const char *torchdist_weight_of_master(const char *name);
 /* Returns true if the name is that of an entry of a distributed optimizer that depends on the number of ranks. */
 bool torchdist_is_bucket(const char *name);
 /*

@@ -18,6 +18,7 @@
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/dcp/torchdist_buckets.h"
+#include "libcommon/layout/dcp/check/torchdist_masters.h"
 #include "libcommon/layout/dcp/check/torchdist_modules.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/dcp/check/torchdist_settings.h"
@@ -493,6 +494,8 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
     rc = dcp_open(s, l, o, assign_checked_names, r, e);
     s->layout = &torchdist_layout;
     s->read_groups = read_torchdist_groups;
+    if (rc == 0)
+        torchdist_masters_find(s);
     if (rc == 0)
         rc = read_common(s, l, o->holes, r, e);
     if (rc == 0 && !o->no_optimizer)
