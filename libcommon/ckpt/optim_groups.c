@@ -3,6 +3,7 @@
  */
 #include "libcommon/ckpt/optim_groups.h"
 
+#include <float.h>
 #include <string.h>
 
 #include "libcommon/base/names.h"
@@ -82,6 +83,33 @@ bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta
     *beta1 = b1;
     *beta2 = b2;
     return true;
+}
+
+/* Report the setting `name` of group g. */
+static void report_setting(const struct source *s, int g, const char *name, double v, const char *range,
+                           struct report *r)
+{
+    report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "groups", s->path, ERR_NO_BYTE, NULL,
+               "the optimizer's group %d has %s %g, which must be %s", g, name, v, range);
+}
+
+void optim_groups_check_settings(const struct source *s, struct report *r)
+{
+    static const char *const not_negative[] = { "lr", "weight_decay", "eps", "momentum" };
+    const struct pk *settings;
+
+    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++) {
+        uint32_t n = 0;
+        struct pk **beta = pk_items(pk_get(settings, "betas"), &n);
+        double v;
+
+        for (size_t i = 0; i < sizeof not_negative / sizeof *not_negative; i++)
+            if (optim_settings_number(settings, not_negative[i], &v) && !(v >= 0 && v <= DBL_MAX))
+                report_setting(s, g, not_negative[i], v, "a finite number of 0 or more", r);
+        for (uint32_t i = 0; beta && i < n; i++)
+            if (pk_as_double(beta[i], &v) && !(v >= 0 && v < 1))
+                report_setting(s, g, "a beta of", v, "0 or more and less than 1", r);
+    }
 }
 
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)

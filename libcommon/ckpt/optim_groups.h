@@ -17,6 +17,9 @@ struct arena;
 struct names;
 struct report;
 struct source;
+/* Megatron-LM's own folders have no dict of an optimizer; the settings of its groups are a value of this name. */
+#define MEGATRON_GROUPS "optimizer.groups"
+
 struct optim_group {
     /*
      * The settings of the group, a dict with the keys lr, betas, and so on. NULL if they are unknown. The key "params"
@@ -72,6 +75,12 @@ bool optim_settings_number(const struct pk *settings, const char *name, double *
  * numbers.
  */
 bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2);
+/*
+ * Report a finding "groups" (ERROR, or WARNING with accept_mismatch) for each group whose learning rate, weight decay,
+ * eps or momentum is negative or not finite, or one of whose betas is not in [0, 1): no optimizer of torch accepts
+ * these.
+ */
+void optim_groups_check_settings(const struct source *s, struct report *r);
 /* Report a WARNING if several groups were made by OPTIM_GROUPS_BY_RULE, because the run may have used another rule. */
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 

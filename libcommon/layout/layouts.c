@@ -22,6 +22,7 @@
 #include "libcommon/ckpt/empty_tensors.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
@@ -943,6 +944,8 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     own_config_check(s, o, r ? r : own);
+    if (!s->weights_only && !(o && o->holes))
+        optim_groups_check_settings(s, r ? r : own);
     source_overlap(s, r ? r : own);
     source_check_empty(s, r ? r : own);
     if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))

@@ -12,9 +12,10 @@
  *   forge unset FILE PATH        remove a value
  *   forge copy FILE FROM PATH    replace a value by the one at the path FROM
  * PATH has the keys of dicts and the indices of lists, with a slash after each but the last: "module/wte.weight". Of
- * an object or a call, "args" is the list of its arguments and "state" its state. VALUE is a whole number, or else a
- * string.
+ * an object or a call, "args" is the list of its arguments and "state" its state. VALUE is a whole number, nan, or else
+ * a string.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,7 +245,7 @@ static int set_value(const char *path, const char *where, const char *value, con
         const long long number = value ? strtoll(value, &end, 10) : 0;
         struct pk *root = pk_copy(a, pt_root(pt));
         struct pk *v = from ? value_at(root, from) : !value ? NULL : *value && !*end ? pk_int(a, number)
-                                                                                   : pk_str(a, value);
+                       : strcmp(value, "nan") == 0 ? pk_float(a, NAN) : pk_str(a, value);
 
         if (from && !v)
             err_data(&e, path, ERR_NO_BYTE, "has no value at %s", from);

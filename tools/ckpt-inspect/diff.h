@@ -95,8 +95,9 @@ struct diff_groups {
     struct diff_group *pair;
 };
 /*
- * Pair the groups that the dicts run.optimizer of both sides list. *out is allocated in the arena. A group of one of
- * several optimizers is paired only with one of the optimizer that has the same parameters.
+ * Pair the groups that the dicts run.optimizer, or else the values MEGATRON_GROUPS, of both sides list. *out is
+ * allocated in the arena. A group of one of several optimizers is paired only with one of the optimizer that has the
+ * same parameters.
  */
 void diff_pair_groups(const struct source *a, const struct source *b, struct arena *arena, struct diff_groups *out);
 /* Return the total number of differences in run, arguments and schedules. */

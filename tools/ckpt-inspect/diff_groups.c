@@ -9,6 +9,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "tools/ckpt-inspect/diff.h"
 
 enum { MAX_DEPTH = 4 };
@@ -62,17 +63,22 @@ static const char *group_marks(struct arena *a, const struct pk *settings)
     return text;
 }
 
+static void add_listed_group(struct group_list *l, const struct pk *settings, const char *prefix, uint32_t number,
+                             const char *of)
+{
+    ARRAY_ROOM(l->group, l->cap, l->n + 1);
+    l->group[l->n++] = (struct listed_group){ settings, arena_fmt(l->a, "%sparam_groups.%u", prefix, number), of,
+                                              group_marks(l->a, settings), false };
+}
+
 /* Add the groups of an optimizer's dict, of the optimizer inside it, and of several optimizers by number. */
 static void list_groups(struct group_list *l, const struct pk *tree, const char *prefix, const char *of, int depth)
 {
     uint32_t n = 0;
     struct pk **item = pk_items(pk_get(tree, "param_groups"), &n), **pair;
 
-    for (uint32_t i = 0; item && i < n; i++) {
-        ARRAY_ROOM(l->group, l->cap, l->n + 1);
-        l->group[l->n++] = (struct listed_group){ item[i], arena_fmt(l->a, "%sparam_groups.%u", prefix, i), of,
-                                                  group_marks(l->a, item[i]), false };
-    }
+    for (uint32_t i = 0; item && i < n; i++)
+        add_listed_group(l, item[i], prefix, i, of);
     pair = depth < MAX_DEPTH ? pk_pairs(tree, &n) : NULL;
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]), *below;
@@ -85,6 +91,20 @@ static void list_groups(struct group_list *l, const struct pk *tree, const char 
         below = arena_fmt(l->a, "%schained_%lld.", prefix, (long long)number);
         list_groups(l, pair[2 * i + 1], below, depth == 0 ? first_param(l->s, below) : of, depth + 1);
     }
+}
+
+static void list_all_groups(struct group_list *l)
+{
+    struct source_hit hit;
+    uint32_t n = 0;
+    struct pk **item;
+
+    list_groups(l, l->s->run.optimizer, "", "", 0);
+    if (l->n || !source_find(l->s, MEGATRON_GROUPS, &hit) || !hit.value || !hit.value->tree)
+        return;
+    item = pk_items(hit.value->tree, &n);
+    for (uint32_t i = 0; item && i < n; i++)
+        add_listed_group(l, item[i], "", i, "");
 }
 
 static bool knows_optimizers(const struct group_list *l)
@@ -124,8 +144,8 @@ void diff_pair_groups(const struct source *a, const struct source *b, struct are
 {
     struct group_list of_a = { .s = a, .a = arena }, of_b = { .s = b, .a = arena };
 
-    list_groups(&of_a, a->run.optimizer, "", "", 0);
-    list_groups(&of_b, b->run.optimizer, "", "", 0);
+    list_all_groups(&of_a);
+    list_all_groups(&of_b);
     *out = (struct diff_groups){ .n_a = of_a.n, .n_b = of_b.n };
     out->pair = arena_alloc(arena, ((size_t)of_a.n + (size_t)of_b.n + 1) * sizeof *out->pair);
     for (enum match how = 0; how < N_MATCHES; how++)

@@ -14,6 +14,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/diff.h"
@@ -451,7 +452,8 @@ static void compare_optimizer_value(struct diff_walk *w, json_t *list, const str
     struct source_hit hit;
     const struct pk *tree;
 
-    if (!v->tree || !str_starts(v->name, prefix) || strstr(v->name, "param_groups"))
+    if (!v->tree || !str_starts(v->name, prefix) || strstr(v->name, "param_groups") ||
+        strcmp(v->name, MEGATRON_GROUPS) == 0)
         return;
     tree = source_find(other, v->name, &hit) && hit.value ? hit.value->tree : NULL;
     if (!first && tree)
@@ -487,6 +489,14 @@ static void compare_optimizer_dicts(struct diff_walk *w)
     arena_free(arena);
 }
 
+/* Returns true if the source has the dict or the settings of an optimizer of Megatron-core. */
+static bool has_core_optimizer(const struct source *s)
+{
+    struct source_hit hit;
+
+    return s->run.optimizer || (source_find(s, MEGATRON_GROUPS, &hit) && hit.value);
+}
+
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r)
 {
     struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out, .r = r };
@@ -501,7 +511,7 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
         compare_values(&w);
     w.a_pt = mp_file(a);
     w.b_pt = mp_file(b);
-    if (!w.a_pt && !w.b_pt && source_same_layout(a, b) && (a->run.optimizer || b->run.optimizer)) {
+    if (!w.a_pt && !w.b_pt && source_same_layout(a, b) && (has_core_optimizer(a) || has_core_optimizer(b))) {
         compare_optimizer_dicts(&w);
         w.a_pt = w.b_pt = NULL;
     }

@@ -372,7 +372,7 @@ static bool has_distributed_files(const struct megatron *x)
 static void add_optimizer_values(const struct megatron *x, const struct pt *pt)
 {
     static const char *const keys[] = { "param_groups", "grad_scaler" };
-    static const char *const names[] = { "optimizer.groups", "optimizer.grad_scaler" };
+    static const char *const names[] = { MEGATRON_GROUPS, "optimizer.grad_scaler" };
     struct source *s = x->s;
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
