@@ -297,7 +297,9 @@ static int check_moments_have_group(const struct source *s, const struct source 
                                     struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
-        if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG] && like) {
+        if (s->param[i].shared_with) {
+            continue;                   /* the first name of a tied weight has the group */
+        } else if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG] && like) {
             report_add(notes, SEV_WARNING, "frozen", s->path, ERR_NO_BYTE, s->param[i].name,
                        "is frozen in the checkpoint of --like, so its moments are omitted");
         } else if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG]) {

@@ -220,6 +220,17 @@ static struct pk *config(const struct pickling *k)
     return d;
 }
 
+/* Make shared_params: the second name of each tied weight, with the first. */
+static struct pk *make_shared_params(const struct pickling *k)
+{
+    struct pk *d = pk_dict(k->a);
+
+    for (int i = 0; i < k->s->n_params; i++)
+        if (k->s->param[i].shared_with)
+            pk_set_str(k->a, d, k->s->param[i].name, pk_str(k->a, k->s->param[i].shared_with));
+    return d;
+}
+
 /* Make the tree of model_states, with its keys in DeepSpeed's order. */
 static struct pk *model_states(const struct pickling *k)
 {
@@ -235,7 +246,7 @@ static struct pk *model_states(const struct pickling *k)
     pk_set_str(a, d, "optimizer", pk_none(a));
     pk_set_str(a, d, "param_shapes", make_param_shapes_tree(k));
     pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
-    pk_set_str(a, d, "shared_params", like ? pk_copy(a, pk_get(root, "shared_params")) : pk_dict(a));
+    pk_set_str(a, d, "shared_params", like ? pk_copy(a, pk_get(root, "shared_params")) : make_shared_params(k));
     pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
     for (int i = 0; i < 3; i++)
         pk_set_str(a, d, empty[i], pk_none(a));
