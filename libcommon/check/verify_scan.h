@@ -40,9 +40,9 @@ typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, ui
  */
 bool scan_has_error(const struct report *r, const char *name);
 /*
- * Check the zips that are items inside other files, a batch at a time. The checks are those of the container (unless
- * `lenient` is set) and of the CRCs of all entries that are not records of s->files; scan_run() checks the records.
- * Adds findings "unreadable", "container", "crc", "no_crc" and "read".
+ * Check the zips that are stored inside other files, a batch at a time: the structure of each zip (unless `lenient` is
+ * set), and the CRC of each entry that is not a record of s->files. scan_run() checks the CRCs of the records. Adds
+ * findings "unreadable", "container", "crc", "no_crc" and "read".
  */
 void scan_items(struct source *s, const struct verify_opts *o, struct report *r);
 

@@ -70,9 +70,9 @@ bool source_lists_shapes(const struct source *s);
 /* Returns true if fp32 master weights are the only weights of trained parameters, which is so for ZeRO-3. */
 bool source_masters_alone(const struct source *s);
 /*
- * Returns true if the 16-bit weights are in layer files that hold nothing else, apart from the fp32 masters in the
- * optimizer's shards, as the pipeline engine saves them. Such files can be read, resharded and backed up without an
- * optimizer.
+ * Returns true if the 16-bit weights are in files of their own, one per layer, as DeepSpeed's pipeline engine saves
+ * them; the fp32 masters are in the files of the optimizer. Such layer files can be read, resharded and backed up
+ * without the files of the optimizer.
  */
 bool source_has_layer_files(const struct source *s);
 /*

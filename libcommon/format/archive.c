@@ -570,8 +570,8 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
         goto out;
     }
     if (total / MAX_RATIO > in->size) {
-        err_data(e, path, ERR_NO_BYTE, "compressed records claim %llu bytes, which no %llu can unpack to",
-                 (unsigned long long)total, (unsigned long long)in->size);
+        err_data(e, path, ERR_NO_BYTE, "compressed records state a size of %llu bytes, but %llu bytes cannot "
+                 "unpack to so many", (unsigned long long)total, (unsigned long long)in->size);
         goto out;
     }
     if (spool_open(&s, e) < 0 || spool_room(&s, total, e) < 0 || unpack_all(&s, a, path, by_name, n, e) < 0)

@@ -61,7 +61,7 @@ struct scan {
     uint64_t n, at;
     const char *path;
     struct err *e;
-    bool may_be_cut, cut;               /* a file that ends before its tensors do is accepted; the file is such a one */
+    bool may_be_cut, cut;               /* accept a file that ends before its last tensor; the file ends so */
 };
 
 static int report_header_error(const struct scan *s, uint64_t at, const char *what)

@@ -250,7 +250,10 @@ static bool needs_hf_names(const struct layout *to, const struct source *s, cons
            (q->rules || q->config) && !q->weights_only;
 }
 
-/* Translate names and tensors by the rules of the family. Returns -1 with ERR_DATA for matrices that are turned. */
+/*
+ * Translate names and tensors by the rules of the family. Returns -1 with ERR_DATA if Transformers stores a matrix of
+ * the model transposed.
+ */
 static int translate_all_states(struct source *s, const struct family *f, const struct hf_sizes *z,
                                 struct report *notes, struct err *e)
 {

@@ -52,7 +52,7 @@ struct param_row {
     enum param_place place;
     /* name in the layer: "mlp.dense_h_to_4h.weight"; for the final LayerNorm: "weight" */
     const char *key;
-    /* end of the name that determines the merge rule in any module; NULL: only the whole name determines it */
+    /* In any module, a parameter whose name ends in `tail` has this merge rule. NULL: only `key` is compared. */
     const char *tail;
     enum merge_rule merge;
     int ndim;                   /* weight decay applies to matrices (ndim 2), not to vectors */

@@ -14,8 +14,8 @@ enum {
     MIN_MEM = 8 << 20,
     MIN_CHUNK = 1 << 20,
     MAX_CHUNK = 4 << 20,
-    MAX_BUFS = 8,               /* per worker; with more buffers it is not faster, and a VM provides new memory at
-                                 * only 0.3 GB/s */
+    MAX_BUFS = 8,               /* maximum number of buffers per worker; more did not make a run faster, and a
+                                 * virtual machine provides new memory at only 0.3 GB/s */
     PLAIN_WORKERS = 4,          /* minimum number of workers without io_uring, where each has only one request in
                                  * flight */
 };

@@ -312,7 +312,7 @@ static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 }
 
 /*
- * Set *out to an array of the folder's tensors with their digests. The digest of a tensor is the XOR of the shares of
+ * Set *out to an array of the folder's tensors with their digests. The digest of a tensor is the XOR of the digests of
  * its plan items; a tensor with `same_as` has the digest of that other tensor. Returns the number of tensors.
  */
 static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)

@@ -59,8 +59,9 @@ struct folder {
      */
     const char *overflow;
     /*
-     * Some fills have outs, row_len or part_of, so digests are computed while the bytes are written. If this is false,
-     * a fill must write to the file that describe() describes.
+     * true: a tensor's bytes may be written in rows or parts, by fills with `outs`, `row_len` or `part_of`, so digests
+     * are computed while the bytes are written. false: each fill writes a whole tensor into the file that describe()
+     * has named.
      */
     bool by_rows;
 };

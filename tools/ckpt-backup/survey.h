@@ -18,7 +18,8 @@ struct survey {
     struct due_place *held;
     struct due_action *action;
     int n_actions;
-    /* a place cannot be reached, or a receipt in it is damaged; the error has been printed on stderr */
+    /* a backup folder or remote cannot be reached, or a receipt (the record of a backup) in it is damaged; the error
+     * has been printed on stderr */
     bool incomplete;
 };
 

@@ -435,7 +435,10 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
     return rc;
 }
 
-/* Check the CRCs of the records from which one side of the rounded pairs is read: of A if of_a is true, else of B. */
+/*
+ * Pairs of an fp32 and a 16-bit tensor are compared after rounding. Check the CRCs of the records with the tensors of
+ * these pairs in checkpoint A if of_a is true, else in B.
+ */
 static int check_rounded_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {
     struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);

@@ -386,7 +386,7 @@ static void find_chunk_place(struct dcp_reader *rd, const struct dcp_entry *en, 
 
     if (!pair) {
         report_add(rd->r, SEV_ERROR, "place", rd->path, en->said_at, en->name,
-                   "storage_data has no place for %s of it", en->is_tensor ? "a chunk" : "the value");
+                   "storage_data does not state where %s is stored", en->is_tensor ? "one of its chunks" : "its value");
     } else if (!pair->used) {
         pair->used = true;
         c->place = place_at(rd, i);

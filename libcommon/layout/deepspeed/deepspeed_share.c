@@ -32,7 +32,10 @@ static struct ds_share_file *add_share_file(struct share_making *m, const char *
     return &s->file[s->n_files++];
 }
 
-/* Add a layer file with its tree. The data-parallel ranks write the headers of layer files in rotation. */
+/*
+ * Add the file of a layer, and make the tree of its pickle. The data-parallel ranks take turns as the rank that writes
+ * the pickle of a layer's file.
+ */
 static int add_layer(struct share_making *m, int layer)
 {
     char buf[96];

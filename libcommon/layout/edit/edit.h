@@ -62,10 +62,10 @@ MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const
 bool edit_second_name(const struct source *s, const struct param *p, enum state st);
 
 /*
- * Complete the collection of changes. Values set by edit_set_value() in a layout of entries (dcp) are laid out in a
- * file. A universal form in HDF5 is written again as a whole if its tables change, for example names or numbers of
- * rows. Returns -1 with ERR_USAGE if HDF5 cannot hold the result, or with ERR_DATA if a table of entries cannot be
- * read.
+ * Complete the changes after the last one was added. In DCP, choose a file and an offset for each value that
+ * edit_set_value() has set. In a universal HDF5 form, write all tables again if a table changes, for example if names
+ * or numbers of rows change. Returns -1 with ERR_USAGE if HDF5 cannot hold the result, or with ERR_DATA if a table
+ * cannot be read.
  */
 MUST_CHECK int edit_resolve_rewrite(struct edit *x, struct err *e);
 

@@ -228,9 +228,10 @@ void fsdp_check_placements(const struct fsdp *x, const struct fsdp_numbered *of)
             if (!has_same_sizes(&of->mesh[i], &of->mesh[k]) || find_cut_twice(&of->mesh[k], true) != plain)
                 continue;
             report_add(x->r, SEV_ERROR, "strided", x->s->path, ERR_NO_BYTE, of->name[i],
-                       "two dimensions of the mesh cut dimension %" PRId64 " of it by Shard, but %s on the same mesh "
-                       "has _StridedShard there: fully_shard() writes one of the two for all tensors, so one of these "
-                       "is in another order than its placements state", of->mesh[i].at[plain].dim, of->name[k]);
+                       "two dimensions of the mesh cut dimension %" PRId64 " of this tensor, both by Shard, but %s on "
+                       "the same mesh has _StridedShard; fully_shard() writes the same kind for all tensors, so the "
+                       "rows of one of the two tensors are in another order than its placements state",
+                       of->mesh[i].at[plain].dim, of->name[k]);
             break;
         }
     }

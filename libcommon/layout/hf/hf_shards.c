@@ -12,7 +12,7 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Limit for the number of experts that a shape in a file states. */
+/* The largest number of experts in a tensor's shape that is accepted. A larger one is an error of the file. */
 enum { EXPERTS_MAX = 1 << 16 };
 
 /* A parameter of the Transformers model, and its place as a part of a Megatron-core parameter. */

@@ -71,9 +71,10 @@ struct megatron {
 const struct pt *megatron_pt(const struct megatron *x, enum megatron_file kind, int stage, int tp);
 
 /*
- * Returns the parameter's name in a torch_dist folder for a name in the file of a stage, allocated in the arena.
- * `first_layer` is the number of the stage's first layer. `dense` is true if the layer's MLP is not one of experts; its
- * norm then belongs to linear_fc1.
+ * Translates a parameter's name in the file of a pipeline stage, where each stage counts its layers from 0, to the
+ * name that the parameter has in a torch_dist folder. The result is allocated in the arena. `first_layer` is the number
+ * of the stage's first layer in the model. `dense` is true if the layer has a plain MLP instead of experts; the norm
+ * before the MLP is then named as part of linear_fc1.
  */
 const char *megatron_param_name(struct arena *a, const char *name, int first_layer, bool dense);
 /* Returns the number of the layer in a name "decoder.layers.<number>. ...", or -1. */

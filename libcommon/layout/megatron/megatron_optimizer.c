@@ -296,7 +296,10 @@ static const char *refuse_other_states(const struct megatron *x, const struct pk
     return NULL;
 }
 
-/* Assign the states of one weight. Returns a reason if they do not fit. */
+/*
+ * Read the optimizer states of one weight from all tensor ranks, and store them in its parameter. Returns NULL, or the
+ * reason if the ranks' states contradict each other or the weight.
+ */
 static const char *read_weight_states(const struct megatron *x, struct plain_rank *const *k, int g,
                                       const struct megatron_weight *w)
 {

@@ -100,7 +100,8 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
 
     if (!t && o->from)
         report_add(notes, SEV_NOTE, "anew", o->from->info.path, ERR_NO_BYTE, NULL,
-                   "saves take over its arguments only%s%s", why.kind == ERR_NONE ? "" : ": ", why.msg);
+                   "new checkpoints keep its training arguments, but no other values of its files%s%s",
+                   why.kind == ERR_NONE ? "" : ": ", why.msg);
     else
         pass_notes(findings, notes);
     if (!t) {

@@ -21,8 +21,10 @@ struct core_optimizer {
     int n_groups, n_experts;            /* settings of groups; of these, of groups of experts */
     bool knows_experts;                 /* the settings state whether a group is one of experts */
     int n_states, n_moments;
-    const char *of_experts, *of_others; /* a state of an expert's parameter, and one of another parameter */
-    const char *first;                  /* the first state */
+    /* the names of a state of an expert's parameter, of a state of another parameter, and of the first state, for
+     * messages; NULL if there is none */
+    const char *of_experts, *of_others;
+    const char *first;
 };
 
 struct settings_check {
