@@ -549,12 +549,49 @@ static void report_unpaired_states(const struct dcp_optimizer *o, const struct d
     free(one);
 }
 
+/*
+ * Report the parameters of groups that have no state, where others have one; they may have been frozen. An optimizer
+ * with betas has states of some parameter.
+ */
+static void report_params_without_state(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
+{
+    bool *has = xcalloc((size_t)o->n + 1, sizeof *has), betas = false;
+    int n_with = 0, first = -1;
+
+    for (int i = 0; i < n->table->n; i++) {
+        const struct dcp_entry *en = &n->table->entry[i];
+        int k;
+
+        if (en->kind == DCP_ENTRY_OTHER || strcmp(en->optimizer, o->key) != 0)
+            continue;
+        k = en->kind == DCP_ENTRY_STATE ? names_find(o->known, en->of) : -1;
+        betas |= en->kind == DCP_ENTRY_OPTION && strcmp(en->what, "betas") == 0;
+        if (k >= 0)
+            has[k] = true;
+    }
+    for (int i = 0; i < o->n; i++) {
+        n_with += has[i];
+        first = first < 0 && !has[i] ? i : first;
+    }
+    if (n_with && first >= 0)
+        report_add(r, SEV_WARNING, "no_optimizer", n->path, ERR_NO_BYTE, o->name[first],
+                   "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states are lost",
+                   o->n - n_with, o->n);
+    else if (betas && first >= 0)
+        report_add(r, SEV_WARNING, "no_optimizer", n->path, ERR_NO_BYTE, NULL,
+                   "has no state of the optimizer, but %sparam_groups has its settings", o->key);
+    free(has);
+}
+
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r)
 {
     for (int k = 0; k < o->n; k++) {
         if (o->one[k].own && o->one[k].n_found > 0)
             report_missing_params(&o->one[k], n, m, r);
+        /* states that cannot be read have been reported, and are not in the table */
+        if (o->one[k].own && !n->no_optimizer && n->s->n_unread == 0)
+            report_params_without_state(&o->one[k], n, r);
         report_unpaired_states(&o->one[k], n, r);
     }
 }

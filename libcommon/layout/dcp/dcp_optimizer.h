@@ -60,8 +60,8 @@ struct dcp_model_names {
 };
 /*
  * Report parameter names of the optimizers marked `own` for which there is no tensor with the prefix. An optimizer
- * none of whose names has a tensor is skipped. For all optimizers, report states whose partner in a pair of states is
- * missing.
+ * none of whose names has a tensor is skipped. Report a WARNING if some parameters of such an optimizer have no state.
+ * For all optimizers, report states whose partner in a pair of states is missing.
  */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);
