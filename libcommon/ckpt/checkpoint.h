@@ -89,6 +89,12 @@ struct source {
     int n_held;
     /* Open handles of containers inside files. Trees refer to them; they are closed with the source. */
     struct pt **held;
+    /*
+     * A config.json of the same model, made of the settings in the file `config_of`, if the layout has settings of
+     * another form; NULL otherwise. The model's class in Transformers has the parameters under their names.
+     */
+    const char *config_json, *config_of;
+    const char *config_lacks;           /* what of those settings config_json does not express; NULL: nothing */
     bool weights_only;          /* opened with source_opts.no_optimizer */
     bool accept_mismatch;       /* opened with source_opts.accept_mismatch */
     /* Tables for source_param() and source_file(), in the arena. If NULL, these functions search linearly. */

@@ -24,6 +24,8 @@ struct layout {
      * The layout is a Transformers model folder: weights and config.json, but no optimizer, run state or random states.
      */
     bool model_folder;
+    /* The files hold weights, and never an optimizer or counters of a run. */
+    bool weights_alone;
     /*
      * Folder in which the program that saves this layout stores the model's config.json, with a slash at its end. NULL
      * if there is none. A model folder has config.json itself.

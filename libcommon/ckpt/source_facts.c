@@ -80,6 +80,11 @@ bool source_is_model_alone(const struct source *s)
     return s->layout->model_folder;
 }
 
+bool source_stores_weights_alone(const struct source *s)
+{
+    return s->layout->model_folder || s->layout->weights_alone;
+}
+
 bool source_has_cut_tensors(const struct source *s)
 {
     return s->layout->cut_files;

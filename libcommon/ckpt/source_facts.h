@@ -54,6 +54,8 @@ bool source_stores_any_model(const struct source *s);
  * counters, training arguments or random states.
  */
 bool source_is_model_alone(const struct source *s);
+/* Returns true if the layout stores weights, and neither an optimizer nor counters: a model folder and others. */
+bool source_stores_weights_alone(const struct source *s);
 /* Returns true if each tensor of the model is cut into pieces in several files, so that an edit writes all files. */
 bool source_has_cut_tensors(const struct source *s);
 /*

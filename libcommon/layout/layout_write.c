@@ -78,12 +78,15 @@ static void list_marked_groups(struct source *s, const struct optim_groups *g)
 /* ---- names of Megatron-core for names of Transformers ---- */
 
 /*
- * Returns true if the parameters have the names of a model family in Transformers, as in a model folder or wherever
- * --config or --rules is given, and the layout `to` requires those of Megatron-core.
+ * Returns true if the parameters have the names of a model family in Transformers, as in a model folder, with settings
+ * that became a config.json, or wherever --config or --rules is given, and the layout `to` requires those of
+ * Megatron-core.
  */
 static bool needs_core_names(const struct layout *to, const struct source *s, const struct write_request *q)
 {
-    if (!to->core_names || s->layout->core_names || !(s->layout->model_folder || q->rules || q->config))
+    const bool is_named = s->layout->model_folder || s->config_json || q->rules || q->config;
+
+    if (!to->core_names || s->layout->core_names || !is_named)
         return false;
     /* a folder that was exported with Megatron-core's names needs no others */
     for (int i = 0; i < s->n_params; i++)

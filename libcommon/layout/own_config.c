@@ -91,12 +91,12 @@ static bool has_base_alone(const struct source *s)
     return s->n_params > 0;
 }
 
-/* Returns true if the layout has a file config.json next to the tensors. */
+/* Returns true if the layout has a file config.json next to the tensors, or settings that were made into one. */
 static bool has_config_file(const struct source *s)
 {
     const char *dir = s->layout->config_dir;
 
-    return dir && source_file(s, arena_fmt(s->arena, "%sconfig.json", dir));
+    return s->config_json || (dir && source_file(s, arena_fmt(s->arena, "%sconfig.json", dir)));
 }
 
 /*
@@ -148,14 +148,36 @@ static void compare_config(const struct source *s, json_t *config, enum severity
     report_free(ignored);
 }
 
+/*
+ * Add the findings of `from` to `to`. If config.json was made of other settings, which the user has and may have to
+ * mend, each text names them.
+ */
+static void add_config_findings(const struct source *s, const struct report *from, struct report *to)
+{
+    static const char name[] = "config.json";
+
+    for (int i = 0; i < report_n(from); i++) {
+        const struct finding *f = report_get(from, i);
+        const char *at = s->config_json ? strstr(f->text, name) : NULL;
+
+        if (at)
+            report_add(to, f->severity, f->code, f->file, f->at, f->param, "%.*sthe config.json made of %s%s",
+                       (int)(at - f->text), f->text, s->config_of, at + strlen(name));
+        else
+            report_add(to, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+}
+
 void own_config_check(const struct source *s, const struct source_opts *o, struct report *r)
 {
     const enum severity severity = o && o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+    struct report *found;
     struct err e = {0};
     json_t *config;
 
     if (!has_config_file(s) || s->n_params == 0)
         return;
+    found = report_new();
     config = hf_config_json(s, &e);
     if (e.kind != ERR_NONE)
         report_add_err(r, "unreadable", &e);
@@ -163,7 +185,9 @@ void own_config_check(const struct source *s, const struct source_opts *o, struc
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, NULL, "%sconfig.json is not a JSON object",
                    s->layout->config_dir);
     else
-        compare_config(s, config, severity, r);
+        compare_config(s, config, severity, found);
+    add_config_findings(s, found, r);
+    report_free(found);
     json_decref(config);
 }
 
@@ -184,7 +208,15 @@ json_t *own_config_json(const struct source *s, struct report *notes, struct err
         json_decref(config);
         return NULL;
     }
-    report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "config.json is that in %s", s->layout->config_dir);
+    if (s->config_json)
+        report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL,
+                   "config.json is made of %s; what it does not state, such as max_position_embeddings and the numbers "
+                   "of special tokens, is set with --config KEY=VALUE", s->config_of);
+    if (s->config_lacks)
+        report_add(notes, SEV_WARNING, "config", NULL, ERR_NO_BYTE, NULL, "%s: %s", s->config_of, s->config_lacks);
+    if (!s->config_json)
+        report_add(notes, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "config.json is that in %s",
+                   s->layout->config_dir);
     if (names_language_model(config) && is_of_other_class(s, config, &of)) {
         json_object_del(config, "architectures");
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, of,

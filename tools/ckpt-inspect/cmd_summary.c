@@ -119,7 +119,7 @@ static void print_source(const struct source *s, const struct report *r)
     printf("%s: %s checkpoint\n", text_shown(s->path), source_layout_name(s));
     if (topology)
         printf("  topology    %s\n", topology);
-    if (!source_is_model_alone(s))
+    if (!source_stores_weights_alone(s))
         print_run(s);
     if (source_has_unknown_family(s))
         printf("  model       unknown, %d parameters by name\n", s->n_params);

@@ -28,7 +28,7 @@ static struct source *open_export_input(void *ctx, struct report **r, struct rep
     struct source *s = source_open(j->convert.in, &so, *r, e);
 
     (void)notes;
-    j->reads_weights_alone = s && so.no_optimizer && !source_is_model_alone(s);
+    j->reads_weights_alone = s && so.no_optimizer && !source_stores_weights_alone(s);
     if (!s || !so.no_optimizer || source_n_params(s) == 0 ||
         (source_has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
         return s;

@@ -72,7 +72,7 @@ static json_t *read_folder_json(const struct source *s, const char *name, struct
 
 json_t *hf_config_json(const struct source *s, struct err *e)
 {
-    return read_folder_json(s, "config.json", e);
+    return s->config_json ? json_loads(s->config_json, 0, NULL) : read_folder_json(s, "config.json", e);
 }
 
 json_t *hf_quant_json(const struct source *s, struct err *e)

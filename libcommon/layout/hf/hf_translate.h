@@ -26,8 +26,8 @@ struct hf_sizes {
 };
 /*
  * Returns the config.json of a source that is a model folder, or whose layout has one in a folder of its own
- * (layout.config_dir). Returns NULL without setting *e if there is no such file or it is not JSON. The caller releases
- * the object with json_decref().
+ * (layout.config_dir), or whose settings were made into one (source.config_json). Returns NULL without setting *e if
+ * there is none or it is not JSON. The caller releases the object with json_decref().
  */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
 /* Returns hf_quant_config.json, in which ModelOpt states its scheme, as hf_config_json() returns config.json. */
