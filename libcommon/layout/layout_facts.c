@@ -61,4 +61,14 @@ const struct layout megatron_layout = {
     .manifest_writer = "reshape --to torchdist --ranks N IN OUT",
 };
 
+const struct layout meta_layout = {
+    .name = "meta", .any_model = true, .weights_alone = true, .parts_once = true,
+    .manifest_writer = "export-hf IN OUT",
+};
+
+const struct layout litgpt_layout = {
+    .name = "litgpt", .any_model = true, .weights_alone = true, .parts_once = true,
+    .manifest_writer = "export-hf IN OUT",
+};
+
 const struct layout single_file_layout = { .name = "pt" };

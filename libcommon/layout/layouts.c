@@ -211,6 +211,8 @@ static const struct {
     { &megatron_layout, megatron_marks, NULL, megatron_source_open },
     { &hf_layout, hf_marks, NULL, hf_files_source_open },
     { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
+    { &meta_layout, meta_marks, NULL, meta_source_open },
+    { &litgpt_layout, litgpt_marks, NULL, litgpt_source_open },
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 

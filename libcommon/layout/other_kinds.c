@@ -13,16 +13,6 @@ static bool is_adapter(const char *name)
     return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
 }
 
-static bool is_meta(const char *name)
-{
-    return str_starts(name, "consolidated.") && str_ends(name, ".pth");
-}
-
-static bool is_litgpt(const char *name)
-{
-    return strcmp(name, "lit_model.pth") == 0;
-}
-
 static bool is_lightning(const char *name)
 {
     return str_ends(name, ".ckpt");
@@ -65,10 +55,6 @@ static const struct other_kind_row {
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
-    { is_meta, true, "Meta's own form of Llama (consolidated.*.pth); "
-                     "transformers/models/llama/convert_llama_weights_to_hf.py converts it to a model folder" },
-    { is_litgpt, true, "a model of litgpt; ckpt-inspect IN/lit_model.pth lists its tensors, and litgpt "
-                       "convert_from_litgpt IN OUT gives them the names of Transformers" },
     { is_lightning, true, "a checkpoint of PyTorch Lightning in one file (*.ckpt): ckpt-inspect IN/FILE.ckpt lists its "
       "tensors" },
     { is_gguf, true, "a model in GGUF; AutoModelForCausalLM.from_pretrained(IN, gguf_file=FILE).save_pretrained(OUT) "
