@@ -401,25 +401,60 @@ static const char *set_bucket_states(const struct bucket_placing *x, bool compar
 
 /* ---- settings ---- */
 
+/* Returns the value in this object of a tensor rank, which is the only item of a list, or NULL. *name: its name. */
+static const struct pk *find_rank_object(const struct bucket_placing *x, int t, const char *what, const char **name)
+{
+    const struct pk *tree = NULL;
+    uint32_t n = 0;
+    struct pk **item;
+
+    *name = arena_fmt(x->s->arena, "%s%d.%s/shard_0_1", bucket_prefix, t, what);
+    for (int i = 0; i < x->s->n_values && !tree; i++)
+        if (strcmp(x->s->value[i].name, *name) == 0)
+            tree = x->s->value[i].tree;
+    item = tree ? pk_items(tree, &n) : NULL;
+    return item && n == 1 ? item[0] : NULL;
+}
+
+/*
+ * Compare the lengths of buckets that a tensor rank's object lists, [{(types): [length, ...]}], with the buckets.
+ * Lengths with padding may be larger. Returns a reason if they differ.
+ */
+static const char *compare_lengths(const struct bucket_placing *x, int t, const char *what, bool padded)
+{
+    const char *name;
+    uint32_t n = 0, n_pairs = 0;
+    struct pk **item = pk_items(find_rank_object(x, t, what, &name), &n);
+    struct pk **pair = item && n == 1 ? pk_pairs(item[0], &n_pairs) : NULL;
+    struct pk **length = pair && n_pairs == 1 ? pk_items(pair[1], &n) : NULL;
+
+    if (!length || n != (uint32_t)x->n_buckets)
+        return arena_fmt(x->s->arena, "%s is missing, or does not list the lengths of %d buckets", name, x->n_buckets);
+    for (int b = 0; b < x->n_buckets; b++) {
+        const int64_t have = x->bucket[t * x->n_buckets + b].n_elems;
+        int64_t stated = -1;
+
+        pk_as_int(length[b], &stated);
+        if (padded ? stated < have : stated != have)
+            return arena_fmt(x->s->arena, "%s states %" PRId64 " elements for bucket %d, which has %" PRId64, name,
+                             stated, b, have);
+    }
+    return NULL;
+}
+
 /* Find the settings, which each tensor rank has. Returns a reason if they differ or are missing. */
 static const char *find_bucket_settings(const struct bucket_placing *x, const struct pk **optimizer)
 {
     *optimizer = NULL;
     for (int t = 0; t < x->tp; t++) {
-        const char *name = arena_fmt(x->s->arena, "%s%d.optimizer/shard_0_1", bucket_prefix, t);
-        const struct pk *tree = NULL;
-        uint32_t n = 0;
-        struct pk **item;
+        const char *name;
+        const struct pk *own = find_rank_object(x, t, "optimizer", &name);
 
-        for (int i = 0; i < x->s->n_values && !tree; i++)
-            if (strcmp(x->s->value[i].name, name) == 0)
-                tree = x->s->value[i].tree;
-        item = tree ? pk_items(tree, &n) : NULL;
-        if (!item || n != 1 || !pk_get(item[0], "param_groups"))
+        if (!pk_get(own, "param_groups"))
             return arena_fmt(x->s->arena, "%s does not have the settings of the optimizer", name);
-        if (*optimizer && !pk_same_text(*optimizer, item[0]))
+        if (*optimizer && !pk_same_text(*optimizer, own))
             return "tensor ranks have different settings of the optimizer";
-        *optimizer = item[0];
+        *optimizer = own;
     }
     return NULL;
 }
@@ -452,6 +487,10 @@ const char *torchdist_place_buckets(struct source *s, bool compare, const struct
         why = count_buckets(&x);
     if (!why)
         why = list_buckets(&x);
+    for (int t = 0; t < x.tp && !why; t++)
+        why = compare_lengths(&x, t, "per_bucket_numel_unpadded", false);
+    for (int t = 0; t < x.tp && !why; t++)
+        why = compare_lengths(&x, t, "per_bucket_numel", true);
     if (!why)
         why = order_params(&x);
     for (int i = 0; i < x.n && !why; i++)

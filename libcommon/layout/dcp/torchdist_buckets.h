@@ -19,12 +19,13 @@ struct source;
 /*
  * Set the states of all parameters from the buckets. The place of a parameter follows from the order of the entries in
  * .metadata, which is the model's, the last one first, and from the alignment in a bucket
- * (megatron/core/distributed/param_and_grad_buffer.py). Four facts must agree with it: each bucket ends with a
- * parameter, each parameter begins and ends where chunks do, all tensor ranks have buckets of one length, and the
- * masters are the weights, rounded (compared for the first elements of each parameter if `compare` is true; verify
- * compares all). The entries are then removed from the table of entries and from the values of the source, and
- * *optimizer is the dict with the groups' settings, which all tensor ranks share. Returns NULL, or the reason why the
- * states are not known, in the arena of the source.
+ * (megatron/core/distributed/param_and_grad_buffer.py). Five facts must agree with it: each bucket ends with a
+ * parameter, each parameter begins and ends where chunks do, all tensor ranks have buckets of one length, which they
+ * also list (per_bucket_numel_unpadded, and per_bucket_numel with padding), and the masters are the weights, rounded
+ * (compared for the first elements of each parameter if `compare` is true; verify compares all). The entries are then
+ * removed from the table of entries and from the values of the source, and optimizer is the dict with the groups'
+ * settings, which all tensor ranks share. Returns NULL, or the reason why the states are not known, in the arena of
+ * the source.
  */
 const char *torchdist_place_buckets(struct source *s, bool compare, const struct pk **optimizer);
 

@@ -427,6 +427,38 @@ static int read_torchdist_groups(const struct source *s, struct arena *a, struct
     return 0;
 }
 
+/* Returns true if an optimizer has one step for all of its groups, next to its states. */
+static bool has_common_step(const struct source *s)
+{
+    for (int i = 0; i < s->n_values; i++)
+        if (str_ends(s->value[i].name, "optimizer.state.common_step"))
+            return true;
+    return false;
+}
+
+/* Report a group of Adam without step where others have one; or, for states in buckets, that no group has a step. */
+static void check_steps_there(const struct source *s, struct report *r)
+{
+    int n_with = 0, first = -1;
+
+    for (int g = 0; s->groups && g < s->groups->n; g++) {
+        const struct pk *settings = s->groups->group[g].settings;
+
+        if (pk_get(settings, "step"))
+            n_with++;
+        else if (first < 0 && adam_is_due(settings))
+            first = g;
+    }
+    if (first < 0 || has_common_step(s))
+        return;
+    if (n_with)
+        report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "step", s->path, ERR_NO_BYTE, NULL,
+                   "group %d of the optimizer has no step, and %d other groups have one", first, n_with);
+    else if (s->dcp->buckets)
+        report_add(r, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
+                   "has moments, but no step of the optimizer: a run that resumes counts from another step");
+}
+
 /* Set the step of the run to that of the groups in a distributed optimizer's own settings, which are equal. */
 static void read_bucket_step(struct source *s, struct report *r)
 {
@@ -498,8 +530,11 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
         torchdist_masters_find(s);
     if (rc == 0)
         rc = read_common(s, l, o->holes, r, e);
-    if (rc == 0 && !o->no_optimizer)
+    if (rc == 0 && !o->no_optimizer) {
         read_form_of_ranks(s, o, r);
+        if (!o->holes)
+            check_steps_there(s, r);
+    }
     return rc;
 }
 
