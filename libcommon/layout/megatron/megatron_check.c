@@ -62,6 +62,17 @@ static void check_stages(const struct megatron *x)
         }
 }
 
+/* Compare the number of chunks of a stage's model with the arguments, where a model without chunks has None. */
+static void check_chunks(const struct megatron *x)
+{
+    static const char key[] = "virtual_pipeline_model_parallel_size";
+    const int64_t stated = pk_is_none(arg_of(x, key)) ? 1 : arg_number(x, key);
+
+    if (arg_of(x, key) && stated != x->chunks)
+        report_contradiction(x, "config", NULL, arena_fmt(x->s->arena, "a stage has %d chunk%s of the model, but by "
+                             "args.%s it has %" PRId64, x->chunks, x->chunks == 1 ? "" : "s", key, stated));
+}
+
 /* ---- shapes ---- */
 
 /* Compare the rows of each first linear module of an MLP with the columns of the second one. */
@@ -309,6 +320,7 @@ static void check_counters(const struct megatron *x)
 void megatron_check(const struct megatron *x, bool states)
 {
     check_stages(x);
+    check_chunks(x);
     check_gates(x);
     if (arg_of(x, "num_layers")) {
         check_sizes(x);

@@ -460,12 +460,16 @@ static size_t count_pairs(const struct megatron *x)
 {
     size_t room = 64;
 
-    for (int p = 0; p < x->pp; p++) {
-        const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, p, 0);
+    for (int i = 0; i < x->tp * x->pp; i++) {
+        const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp);
         uint32_t n = 0;
 
         if (pt && pk_pairs(pt_root(pt), &n))
             room += n;
+    }
+    for (int p = 0; p < x->pp; p++) {
+        uint32_t n = 0;
+
         for (int c = 0; c < x->chunks; c++)
             if (pk_pairs(model_of_chunk(x, p, 0, c), &n))
                 room += n;
@@ -540,20 +544,36 @@ static void report_other_model(const struct megatron *x)
     }
 }
 
-static void read_megatron_values(const struct megatron *x)
+/*
+ * Add the values of a rank's file. Of other ranks than the first, only those are added whose key the first has not;
+ * their names begin with the rank's folder.
+ */
+static void read_rank_values(const struct megatron *x, int stage, int tp)
 {
-    const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
+    const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, stage, tp), *first = megatron_pt(x, MEGATRON_MODEL, 0, 0);
     struct source *s = x->s;
+    const char *folder = "", *file;
     uint32_t n = 0;
     struct pk **pair = pt ? pk_pairs(pt_root(pt), &n) : NULL;
 
+    if (pair && pt != first) {
+        file = s->file[x->file[MEGATRON_MODEL][stage * x->tp + tp]].name;
+        folder = arena_fmt(s->arena, "%.*s.", (int)strcspn(file, "/"), file);
+    }
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !is_model_key(key) && strcmp(key, "optimizer") != 0)
-            s->value[s->n_values++] =
-                (struct source_value){ .name = arena_fmt(s->arena, "%s", key), .tree = pair[2 * i + 1], .pt = pt };
+        if (key && !is_model_key(key) && strcmp(key, "optimizer") != 0 &&
+            (pt == first || (first && !pk_get(pt_root(first), key))))
+            s->value[s->n_values++] = (struct source_value){ .name = arena_fmt(s->arena, "%s%s", folder, key),
+                                                             .tree = pair[2 * i + 1], .pt = pt };
     }
+}
+
+static void read_megatron_values(const struct megatron *x)
+{
+    for (int i = 0; i < x->tp * x->pp; i++)
+        read_rank_values(x, i / x->tp, i % x->tp);
     report_other_model(x);
 }
 
