@@ -56,39 +56,42 @@ static bool parse_zero(const char *s, struct ds_name *n)
     return n->kind == DS_ZERO3 || n->joined || strcmp(s, "_optim_states.pt") == 0;
 }
 
-/*
- * Returns true if `s` is the name of an expert's file, such as "layer_4_expert_0_mp_rank_00_..." or
- * "expp_rank_0_mp_rank_00_...".
- */
-static bool is_expert(const char *s)
+static bool parse_expert(const char *s, struct ds_name *n)
 {
-    int layer;
-
-    return skip_name_word(&s, "expp_rank_") ||
-           (skip_name_word(&s, "layer_") && parse_name_number(&s, &layer) && skip_name_word(&s, "_expert_"));
+    return skip_name_word(&s, "layer_") && parse_name_number(&s, &n->layer) && skip_name_word(&s, "_expert_") &&
+           parse_name_number(&s, &n->expert) && skip_name_word(&s, "_mp_rank_") && parse_name_number(&s, &n->mp) &&
+           strcmp(s, "_model_states.pt") == 0;
 }
+
+static bool parse_expert_optim(const char *s, struct ds_name *n)
+{
+    return skip_name_word(&s, "expp_rank_") && parse_name_number(&s, &n->expert) && skip_name_word(&s, "_mp_rank_") &&
+           parse_name_number(&s, &n->mp) && strcmp(s, "_optim_states.pt") == 0;
+}
+
+/* The forms of names of one kind each. DS_ZERO and DS_ZERO3 have one parser, which sets the kind. */
+static const struct {
+    bool (*parse)(const char *s, struct ds_name *n);
+    enum ds_kind kind;
+} name_forms[] = {
+    { parse_layer, DS_LAYER }, { parse_mp, DS_MP }, { parse_expert, DS_EXPERT },
+    { parse_expert_optim, DS_EXPERT_OPTIM },
+};
 
 struct ds_name ds_name_parse(const char *name)
 {
-    static const struct ds_name none = { .layer = -1, .tp = -1, .mp = -1, .dp = -1 };
+    static const struct ds_name none = { .layer = -1, .tp = -1, .mp = -1, .dp = -1, .expert = -1 };
     struct ds_name n = none;
 
     if (parse_zero(name, &n))
         return n;
-    n = none;
-    if (parse_layer(name, &n)) {
-        n.kind = DS_LAYER;
-        return n;
+    for (size_t i = 0; i < sizeof name_forms / sizeof *name_forms; i++) {
+        n = none;
+        n.kind = name_forms[i].kind;
+        if (name_forms[i].parse(name, &n))
+            return n;
     }
-    n = none;
-    if (parse_mp(name, &n)) {
-        n.kind = DS_MP;
-        return n;
-    }
-    n = none;
-    if (is_expert(name))
-        n.kind = DS_MOE;
-    return n;
+    return none;
 }
 
 /*
@@ -102,7 +105,7 @@ static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
     /* A file saved under the name "x.pt.tmp" has the prefix "x.pt". */
     *name = str_fmt("%s%s", prefix, str_ends(prefix, ".pt") ? "" : ".pt");
     *n = ds_name_parse(*name);
-    return n->kind == DS_LAYER || n->kind == DS_MP || n->kind == DS_ZERO || n->kind == DS_ZERO3;
+    return n->kind != DS_OTHER;
 }
 
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
@@ -112,7 +115,7 @@ void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *pa
     char *name;
 
     if (saved_as(pt, &was, &name) && (was.kind != is->kind || was.layer != is->layer || was.tp != is->tp ||
-                                      was.mp != is->mp || was.dp != is->dp))
+                                      was.mp != is->mp || was.dp != is->dp || was.expert != is->expert))
         report_add(r, severity, "other_rank", path, ERR_NO_BYTE, NULL,
                    "was saved as %s (the name inside the file), so it is another file under this name", name);
     free(name);

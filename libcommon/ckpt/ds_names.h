@@ -5,6 +5,9 @@
  *   mp_rank_<mp>_model_states.pt                           run state; without pipeline up to ZeRO-2 also weights
  *   zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt         the same for ZeRO-3, for each rank
  *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt  optimizer shards; "pp" means the dp rank
+ *   layer_<layer>_expert_<expert>_mp_rank_<mp>_model_states.pt     weights of one expert of a layer of DeepSpeed's MoE
+ *   expp_rank_<ep>_mp_rank_<mp>_optim_states.pt            with such layers and without ZeRO: optimizer of a rank of
+ *                                                          expert parallelism
  *
  * Numbers are padded to two digits or not at all, and may be longer, so they are compared as integers.
  */
@@ -20,13 +23,15 @@
  */
 enum { DS_RANK_MAX = 1 << 20 };
 
-enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_MOE };
+enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_EXPERT, DS_EXPERT_OPTIM };
 
 struct ds_name {
     enum ds_kind kind;
-    int layer, tp;              /* set for DS_LAYER */
-    int mp;                     /* set for DS_MP, DS_ZERO, DS_ZERO3 */
+    int layer;                  /* set for DS_LAYER; for DS_EXPERT the number among the layers that have experts */
+    int tp;                     /* set for DS_LAYER */
+    int mp;                     /* set for all kinds but DS_LAYER */
     int dp;                     /* set for DS_ZERO, DS_ZERO3 */
+    int expert;                 /* set for DS_EXPERT: number of the expert; DS_EXPERT_OPTIM: expert-parallel rank */
     bool bf16;                  /* DS_ZERO: the name has the prefix bf16_ */
     bool joined;                /* DS_ZERO: the name has the old form "...mp_rank_00optim_states.pt" */
 };

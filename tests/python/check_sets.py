@@ -59,7 +59,6 @@ OF_FOLDERS = ("holds no checkpoint:", " in it")
 # Errors of open() for forms that no tool reads, and for sets of tests/data that lack files or have other tensors.
 NOT_SUPPORTED = (
     "is not a checkpoint, but",
-    "mixture-of-experts checkpoints of DeepSpeed are not supported",
     "so it is not a checkpoint of the pipeline engine", "has no optimizer files",
     "which parameters there are is unknown", "only TORCH_SAVE can be read",
     "only items without transformation can be read", "cannot be read: a",

@@ -52,8 +52,8 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
                  "%s: holds weights of ZeRO-3 and layer files, so the folder contains two saves; remove the files of "
                  "one of them", name);
     else
-        err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints of DeepSpeed are not "
-                 "supported" SOURCE_NOT_CHECKED, name);
+        err_data(e, d->s->path, ERR_NO_BYTE, "%s: experts of DeepSpeed's MoE with layer files of the "
+                 "pipeline engine are not supported" SOURCE_NOT_CHECKED, name);
     return -1;
 }
 
@@ -111,7 +111,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
         const char *name = l->member[i].name;
         struct ds_name n = ds_name_parse(name);
 
-        if (n.kind == DS_ZERO3 || n.kind == DS_MOE)
+        if (n.kind == DS_ZERO3 || n.kind == DS_EXPERT || n.kind == DS_EXPERT_OPTIM)
             return refuse_kind(d, n.kind, name, e);
         if (n.kind != DS_OTHER)
             ds_add_source_file(d, &l->member[i], n);

@@ -28,8 +28,8 @@ static int refuse_unsupported_file(const struct zero *z, const char *name, const
 {
     const char *why = NULL;
 
-    if (n->kind == DS_MOE)
-        why = "mixture-of-experts checkpoints of DeepSpeed are not supported" SOURCE_NOT_CHECKED;
+    if (n->kind == DS_EXPERT || n->kind == DS_EXPERT_OPTIM)
+        why = "experts of DeepSpeed's MoE next to weights of ZeRO-3 are not supported" SOURCE_NOT_CHECKED;
     else if (strncmp(name, "offloaded_tensors/", 18) == 0)
         why = "optimizer states that were offloaded to NVMe are kept in swap files, which are not supported"
               SOURCE_NOT_CHECKED;

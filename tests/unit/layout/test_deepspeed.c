@@ -1045,8 +1045,8 @@ static void test_refused(void **state)
     remove_in_tag("zero_pp_rank_0_mp_rank_00_model_states.pt");
 
     copy_to(MP0, "layer_4_expert_0_mp_rank_00_model_states.pt");
-    snprintf(want, sizeof want, "%s: layer_4_expert_0_mp_rank_00_model_states.pt: mixture-of-experts checkpoints of "
-             "DeepSpeed are not supported" SOURCE_NOT_CHECKED, tag);
+    snprintf(want, sizeof want, "%s: layer_4_expert_0_mp_rank_00_model_states.pt: experts of DeepSpeed's MoE with "
+             "layer files of the pipeline engine are not supported" SOURCE_NOT_CHECKED, tag);
     expect_refusal(scratch, want);
     remove_in_tag("layer_4_expert_0_mp_rank_00_model_states.pt");
 
