@@ -328,6 +328,14 @@ static void make_zero_optimizer(const struct pickling *k, struct zero_pickles *o
 
 /* ---- public functions ---- */
 
+static bool has_value(const struct source *s, const char *name)
+{
+    for (int i = 0; i < s->n_values; i++)
+        if (strcmp(s->value[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /*
  * Report that the source has no groups or no step. The result, a form that stores each parameter by its name, is then
  * made without them.
@@ -369,6 +377,7 @@ void zero_pickles_make(struct zero_pickles *out, const struct source *s, const s
     make_zero_optimizer(&k, out);
     if (q->purpose == ZERO_FOR_RANKS && !q->like)
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
-                   "has no ds_config, so the order of the parameters is that of DeepSpeed's defaults (no "
-                   "round_robin_gradients, no parameter_alignment, sub_group_size 1e9)");
+                   "%s, so the order of the parameters is that of DeepSpeed's defaults (no "
+                   "round_robin_gradients, no parameter_alignment, sub_group_size 1e9)",
+                   has_value(s, "ds_config") ? "its ds_config is that of other ranks" : "has no ds_config");
 }

@@ -198,9 +198,10 @@ out:
     arena_free(a);
 }
 
-static bool is_model_states_file(const struct source_file *f)
+/* Returns true if the file is copied to the universal form. */
+static bool is_copied_file(const struct source *s, const struct source_file *f)
 {
-    return (str_starts(f->name, "mp_rank_") || str_starts(f->name, "zero_pp_rank_")) &&
+    return s->layout->mp_rank_files && (str_starts(f->name, "mp_rank_") || str_starts(f->name, "zero_pp_rank_")) &&
            str_ends(f->name, "_model_states.pt");
 }
 
@@ -259,7 +260,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         const struct source_file *f = &s->file[i];
         char *path;
 
-        if (!is_model_states_file(f))
+        if (!is_copied_file(s, f))
             continue;
         path = path_join(dir, f->name);
         rc = copy_file(s, f, path, e);
@@ -395,7 +396,7 @@ static void check_rank(const struct source *s, const struct source_file *f, stru
 static void check_listed(const struct source *s, const struct names *listed, struct report *r)
 {
     for (int i = 0; i < s->n_files; i++)
-        if (is_model_states_file(&s->file[i]) && !s->file[i].pt)
+        if (is_copied_file(s, &s->file[i]) && !s->file[i].pt)
             return;
     for (int i = 0; i < s->n_params && names_n(listed) > 0; i++)
         if (s->param[i].state[STATE_EXP_AVG] && names_find(listed, s->param[i].name) < 0)
@@ -415,7 +416,7 @@ static void check_groups(const struct source *s, struct report *r)
     for (int i = 0; i < s->n_files && a.groups && s->run.optimizer_pt; i++) {
         const struct source_file *f = &s->file[i];
 
-        if (!is_model_states_file(f) || !f->pt || !pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n) || n == 0)
+        if (!is_copied_file(s, f) || !f->pt || !pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n) || n == 0)
             continue;
         a.path = pt_path(s->run.optimizer_pt);
         a.n_vectors = (int)n;
@@ -434,7 +435,7 @@ void universal_check_params(const struct source *s, struct report *r)
                    "holds no optimizer states, so it is not a universal checkpoint; convert a checkpoint with "
                    "optimizer states");
     for (int i = 0; i < s->n_files && s->n_params > 0; i++)
-        if (is_model_states_file(&s->file[i]) && s->file[i].pt)
+        if (is_copied_file(s, &s->file[i]) && s->file[i].pt)
             check_rank(s, &s->file[i], listed, r);
     check_listed(s, listed, r);
     check_groups(s, r);
@@ -451,7 +452,7 @@ uint64_t universal_extra_bytes(const struct source *s)
         sum += align_up(size, 4096);
     free(made);
     for (int i = 0; i < s->n_files; i++)
-        if (is_model_states_file(&s->file[i]))
+        if (is_copied_file(s, &s->file[i]))
             sum += align_up(files_size(s->files, s->file[i].file), 4096);
     return sum;
 }

@@ -87,7 +87,7 @@ static int count_mp_ranks(const struct source *s)
     int n = universal_makes_mp_rank(s);
 
     for (int i = 0; i < s->n_files; i++)
-        n += str_starts(s->file[i].name, "mp_rank_");
+        n += s->layout->mp_rank_files && str_starts(s->file[i].name, "mp_rank_");
     return n;
 }
 
