@@ -5,7 +5,7 @@
 # Prints each line that names a layout, an enumerator of layouts, or a member of struct source that only some layouts
 # fill, that reads or compares the member `layout`, or that includes ckpt/layout.h, and exits 1.
 cd "$(dirname "$0")/.." || exit 1
-layouts='deepspeed|zero|universal_pt|universal_hdf5|universal_virtual|hf|hfstorage|dcp|torchdist|fsdp|megatron'
+layouts='deepspeed|zero|universal_pt|universal_hdf5|universal_virtual|hf|hfstorage|dcp|torchdist|fsdp|megatron|dsmoe'
 found=$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' \
              -e "&($layouts)_layout([^a-z0-9_]|$)" -e '(^|[^A-Z_])LAYOUT_[A-Z]+([^A-Z_0-9]|$)' -e '[a-z]->dcp[^a-z_]' \
              -e '(^|[^a-z_])(s|src|source|like|from|[ab])->zero_(stage|root|stage_1)([^a-z0-9_]|$)' \

@@ -71,4 +71,9 @@ const struct layout litgpt_layout = {
     .manifest_writer = "export-hf IN OUT",
 };
 
+const struct layout dsmoe_layout = {
+    .name = "dsmoe", .any_model = true, .parts_once = true, .masters_left_out = true, .tag_prefix = "global_step",
+    .manifest_writer = "reshape --to dcp --ranks N IN OUT",
+};
+
 const struct layout single_file_layout = { .name = "pt" };

@@ -203,6 +203,7 @@ static const struct {
     { &universal_hdf5_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
     { &universal_virtual_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
     { &universal_pt_layout, universal_pt_marks, NULL, universal_pt_source_open },
+    { &dsmoe_layout, dsmoe_marks, dsmoe_fits, dsmoe_source_open },
     { &zero_layout, ds_name_marks, zero_fits, zero_source_open },
     { &deepspeed_layout, ds_name_marks, NULL, deepspeed_source_open },
     { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },

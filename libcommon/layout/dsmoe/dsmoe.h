@@ -1,6 +1,6 @@
 /*
  * dsmoe.h - checkpoints of DeepSpeed's engine with layers of DeepSpeed's MoE: ZeRO-0, 1 and 2 (docs/formats.md,
- * section 18)
+ * section 19)
  *
  *   mp_rank_00_model_states.pt                             all weights but those of experts, counters, settings
  *   layer_<m>_expert_<e>_mp_rank_00_model_states.pt        weights of expert e of the m-th layer that has experts
