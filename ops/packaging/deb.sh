@@ -12,7 +12,8 @@ for program in dpkg-buildpackage dh; do
     command -v $program >/dev/null || { echo "deb: no $program here: apt-get install dpkg-dev debhelper" >&2; exit 1; }
 done
 version=$(cat VERSION)
-# Use the time of the source, so that two builds of one tree give the same package.
+# All files get the time of the source, so that two builds of one tree give the same package: dpkg-deb sets back only
+# those that are newer, and a checkout has older ones.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 tree=build/deb/shardkit-$version
@@ -28,6 +29,7 @@ cp -R ops/packaging/debian "$tree/debian"
     echo
     echo " -- shardkit maintainers <maintainers@shardkit.invalid>  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 } >"$tree/debian/changelog"
+find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 (cd "$tree" && dpkg-buildpackage -b -us -uc ${DEB_FLAGS:-}) >build/deb/log 2>&1 || {
     tail -n 20 build/deb/log >&2
     echo "deb: dpkg-buildpackage failed; all it said is in build/deb/log" >&2

@@ -1,8 +1,8 @@
 #!/bin/sh
 # reproducible.sh - `make release` in two clones of this commit gives the same bytes in every file
 #
-# The clones lie in folders of other names and lengths and are built with another umask, time zone, language and number of
-# jobs, without a compiler's cache. ARCHES and DEB are those of `make release`. Two whole releases take an hour of
+# The clones lie in folders of other names and lengths and are built with another umask, time zone, language, number of
+# jobs and age of the files, without a compiler's cache. ARCHES and DEB are those of `make release`. Two whole releases take an hour of
 # processor time, so the script runs only with REPRODUCIBLE=1. FIRST and SECOND name releases (dist folders) that are
 # there already and only have to be compared.
 export LC_ALL=C
@@ -15,19 +15,21 @@ if [ -z "${FIRST:-}" ]; then
     done
 fi
 
-# Clone into a folder and run `make release` there. Sources that are downloaded already are copied.
-release() { # FOLDER UMASK ENVIRONMENT...
-    folder=$1 mask=$2
-    shift 2
+# Clone into a folder and run `make release` there. Sources that are downloaded already are copied. The files get a time of
+# their own, because a checkout may be older than its last commit.
+release() { # FOLDER UMASK TIME ENVIRONMENT...
+    folder=$1 mask=$2 time=$3
+    shift 3
     git clone -q . "$folder" && mkdir "$folder/build" || return 1
+    find "$folder" -path "$folder/.git" -prune -o -type f -exec touch -d "$time" {} + || return 1
     [ ! -d build/static-sources ] || cp -R build/static-sources "$folder/build/" || return 1
     (cd "$folder" && umask "$mask" && env -u MAKEFLAGS CCACHE_DISABLE=1 "$@" make release CUDA=0 \
         ${ARCHES:+"ARCHES=$ARCHES"} ${DEB:+"DEB=$DEB"})
 }
 
 if [ -z "${FIRST:-}" ]; then
-    check "the first release" release "$W/first" 022 TZ=UTC LANG=C JOBS=1 MAKEFLAGS=
-    check "the second release" release "$W/a/second/folder-of-a-longer-name" 077 TZ=Asia/Kathmandu LANG=de_DE.UTF-8 \
+    check "the first release" release "$W/first" 022 2020-02-29 TZ=UTC LANG=C JOBS=1 MAKEFLAGS=
+    check "the second release" release "$W/a/second/folder-of-a-longer-name" 077 now TZ=Asia/Kathmandu LANG=de_DE.UTF-8 \
         JOBS=2 MAKEFLAGS=-j2
     FIRST=$W/first/dist SECOND=$W/a/second/folder-of-a-longer-name/dist
 fi
