@@ -232,7 +232,7 @@ const struct layout *layout_of_result(const struct source *s)
 
 bool layout_result_sets_step(const struct source *s)
 {
-    return layout_of_result(s) == &deepspeed_layout;
+    return layout_of_result(s) == &deepspeed_layout && !s->layout->any_model;
 }
 
 /* Returns true if only a tag folder has a file of this name. */

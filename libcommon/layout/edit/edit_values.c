@@ -8,6 +8,7 @@
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_verbs.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/tree_edit.h"
 
 /* ---- values ---- */
@@ -103,6 +104,59 @@ static int check_weights_remain(const struct source *s, struct err *e)
     return 0;
 }
 
+/*
+ * Remove `key` from the outermost dicts of all files; with `records`, also the records of its tensors. Returns the
+ * number of files that had the key, or -1.
+ */
+static int remove_root_key(struct edit *x, const char *key, bool records, struct err *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < x->s->n_files; i++) {
+        struct pk *root;
+
+        if (!pk_get(edit_root(x, i, e), key)) {
+            if (e->kind != ERR_NONE)
+                return -1;
+            continue;
+        }
+        root = edit_tree(x, i, e);
+        if (!root)
+            return -1;
+        n += pk_remove(root, key);
+        if (records)
+            edit_forget(x, i);
+    }
+    return n;
+}
+
+/* Forget the digests of masters and moments, because the result does not have them. */
+static void forget_optimizer_digests(struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (st != STATE_BF16 && (st != STATE_FP32 || s->param[i].state[STATE_BF16]))
+                s->param[i].has_digest[st] = false;
+}
+
+/*
+ * Remove the optimizer from the ranks' files of Megatron-LM, which have weights of any type next to it, and the files
+ * of a distributed optimizer.
+ */
+static int drop_megatron_optimizer(struct edit *x, struct err *e)
+{
+    struct source *s = x->s;
+    const int n = remove_root_key(x, "optimizer", true, e);
+
+    for (int i = 0; i < s->n_files && n > 0; i++)
+        if (s->file[i].cls == FILE_OPTIMIZER)
+            edit_drop(x, i);
+    forget_optimizer_digests(s);
+    if (n == 0)
+        err_usage(e, "drop optimizer: %s has no optimizer", s->path);
+    return n > 0 ? 0 : -1;
+}
+
 int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
 {
     struct source *s = x->s;
@@ -115,6 +169,8 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
     }
     if (s->layout->entries)
         return edit_dcp_drop_optimizer(x, e);
+    if (s->layout == &megatron_layout)
+        return drop_megatron_optimizer(x, e);
     if (s->layout->zero_files && source_masters_alone(s))
         return drop_moments(x, e);
     if (check_weights_remain(s, e) < 0)
@@ -147,8 +203,10 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
 
 int edit_drop_rng(struct edit *x, struct err *e)
 {
-    static const char *const keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
-                                        "rng_tracker_states" };
+    static const struct { const struct layout *only; const char *key; } keys[] = {
+        { NULL, "random_rng_state" }, { NULL, "np_rng_state" }, { NULL, "torch_rng_state" }, { NULL, "cuda_rng_state" },
+        { NULL, "rng_tracker_states" }, { &megatron_layout, "rng_state" }, { &fsdp_layout, "rng" },
+    };
     const struct source *s = x->s;
     int n = 0;
 
@@ -157,20 +215,14 @@ int edit_drop_rng(struct edit *x, struct err *e)
                      "removed", s->layout->name);
         return -1;
     }
-    for (int i = 0; i < s->n_files; i++)
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-            struct pk *root;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const bool applies = !keys[k].only || keys[k].only == s->layout;
+        const int removed = applies ? remove_root_key(x, keys[k].key, keys[k].only != NULL, e) : 0;
 
-            if (!pk_get(edit_root(x, i, e), keys[k])) {
-                if (e->kind != ERR_NONE)
-                    return -1;
-                continue;
-            }
-            root = edit_tree(x, i, e);
-            if (!root)
-                return -1;
-            n += pk_remove(root, keys[k]);
-        }
+        if (removed < 0)
+            return -1;
+        n += removed;
+    }
     if (n == 0)
         err_usage(e, "drop rng: %s has no random states", s->path);
     return n == 0 ? -1 : 0;

@@ -131,6 +131,8 @@ static const struct edit_layout edit_layouts[] = {
     { &hfstorage_layout, list_hf, cast_hf, NULL, edit_thin_storages, true },
     { &dcp_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin, true },
     { &torchdist_layout, list_entries, cast_entries, fill_entries, edit_dcp_thin, true },
+    { &megatron_layout, NULL, NULL, NULL, edit_thin_storages, false },
+    { &fsdp_layout, NULL, NULL, NULL, edit_thin_storages, false },
 };
 
 static const struct edit_layout *find_edit_layout(const struct edit *x)
@@ -145,7 +147,11 @@ static const struct edit_layout *find_edit_layout(const struct edit *x)
 
 static int refuse_edit(const struct edit *x, const char *verb, struct err *e)
 {
-    err_usage(e, "%s: %s does not apply to a %s checkpoint", x->s->path, verb, x->s->layout->name);
+    /* a layout that is only read: the command that writes another one, to which all verbs apply */
+    const char *other = find_edit_layout(x)->cast ? NULL : x->s->layout->manifest_writer;
+
+    err_usage(e, "%s: %s does not apply to a %s checkpoint%s%s%s", x->s->path, verb, x->s->layout->name,
+              other ? "; " : "", other ? other : "", other ? " writes one to which it applies" : "");
     return -1;
 }
 
