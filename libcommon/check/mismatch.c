@@ -26,6 +26,8 @@
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
 
+#define BF16_MARGIN 1.1                  /* factor for the bound of moments in bf16 */
+
 /* ---- comparison of two values ---- */
 
 /*
@@ -158,6 +160,12 @@ static bool cut_alike(const struct tmap *a, const struct tmap *b)
     return alike;
 }
 
+/* Returns true if the values of a map can be sampled: they are fp32 or bf16. */
+static bool has_samples(const struct tmap *m)
+{
+    return m->dtype == DTYPE_F32 || m->dtype == DTYPE_BF16;
+}
+
 /*
  * Read elements [first, first + n) of slice k of the map, or of the whole tensor if k < 0. Returns -1 if they cannot be
  * read.
@@ -202,6 +210,7 @@ struct sampler {
     bool masters_differ;                /* the tensor ranks' copies of the masters differ, while their copies of the
                                          * weights agree */
     double most;                        /* largest possible exp_avg^2 / exp_avg_sq; 0: unknown */
+    int moments_file;                   /* file of the moments that are being read */
     bool all;                           /* true: check all values; false: only the bound of the moments */
     struct sampled *out;
 };
@@ -279,25 +288,48 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
     m->out->masters_file = extent_file_number(m->s, x);
 }
 
+/*
+ * Read n elements of a moment as floats, and add their NaN, infinite and negative values to the findings. Returns false
+ * if they cannot be read, or if the moment is neither fp32 nor bf16.
+ */
+static bool read_moment(struct sampler *m, enum state st, int k, uint64_t first, uint64_t n, float *out)
+{
+    const struct tmap *from = m->p->state[st];
+    uint16_t half[SAMPLE];
+
+    if (!from || !has_samples(from) ||
+        values_read(m->s->files, from, k, first, n, from->dtype == DTYPE_F32 ? (uint8_t *)out : (uint8_t *)half) < 0)
+        return false;
+    if (from->dtype == DTYPE_F32) {
+        sample_values(m, st, DTYPE_F32, out, n, m->moments_file);
+        return true;
+    }
+    sample_values(m, st, from->dtype, half, n, m->moments_file);
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = bf16_to_f32(half[i]);
+    return true;
+}
+
+/*
+ * Compare n elements of the two moments. Moments in bf16 are rounded in every step: over the steps that count, both
+ * together may be wrong by a tenth. exp_avg_sq in fp16 may have become 0, so moments in fp16 are not compared.
+ */
 static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
     const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
     float sq[SAMPLE], avg[SAMPLE];
     struct moments_count c = {0};
-    bool both = a && a->dtype == DTYPE_F32 && a->len == v->len &&
-                values_read(m->s->files, a, k, first, n, (uint8_t *)avg) == 0;
 
-    if (values_read(m->s->files, v, k, first, n, (uint8_t *)sq) < 0)
+    m->moments_file = extent_file_number(m->s, x);
+    if (!read_moment(m, STATE_EXP_AVG_SQ, k, first, n, sq) || !a || a->dtype != v->dtype || a->len != v->len ||
+        !read_moment(m, STATE_EXP_AVG, k, first, n, avg))
         return;
-    sample_values(m, STATE_EXP_AVG_SQ, DTYPE_F32, sq, n, extent_file_number(m->s, x));
-    if (both)
-        sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, extent_file_number(m->s, x));
-    if (both)
-        moments_compare(&c, &(struct moments_pair){ MOMENTS_FP32, avg, sq }, n, m->most);
+    moments_compare(&c, &(struct moments_pair){ MOMENTS_FP32, avg, sq }, n,
+                    v->dtype == DTYPE_F32 ? m->most : BF16_MARGIN * m->most);
     if (!moments_are_foreign(&c) || c.n_large <= m->out->moments.n_large)
         return;
     m->out->moments = c;
-    m->out->moments_file = extent_file_number(m->s, x);
+    m->out->moments_file = m->moments_file;
 }
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
@@ -305,7 +337,8 @@ typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, con
 /* Call fn for the start and for the end of the whole tensor, regardless of how it is cut into pieces. */
 static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
 {
-    const uint64_t len = map->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
+    const uint64_t len = map->len / (uint64_t)dtype_size(map->dtype);
+    const uint64_t n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
     const struct tmap_slice *last = map->n_slices ? &map->slice[map->n_slices - 1] : NULL;
 
     if (!last || !map->slice->n_extents || !last->n_extents || n == 0)
@@ -321,7 +354,7 @@ static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
  */
 static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *other, sample_fn *fn)
 {
-    if (!map || map->dtype != DTYPE_F32)
+    if (!map || !has_samples(map))
         return;
     if (other && !cut_alike(map, other)) {
         ends_of(m, map, fn);
@@ -332,7 +365,8 @@ static void each_piece(struct sampler *m, const struct tmap *map, const struct t
 
         for (int i = 0; i < map->slice[k].n_extents; i++) {
             const struct extent *x = &map->slice[k].extent[i];
-            uint64_t len = x->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
+            uint64_t len = x->len / (uint64_t)dtype_size(map->dtype);
+            uint64_t n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
 
             if (n)
                 fn(m, k, first, n, x);
