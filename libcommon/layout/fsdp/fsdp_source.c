@@ -370,6 +370,25 @@ static void find_fsdp_iteration(struct source *s)
     free(parent);
 }
 
+/*
+ * Compare the name of a file with the name under which torch.save() wrote it, which is the name of the folder inside
+ * the archive. A file is not reported if that name is none of FSDP's, or if its contents have shown that it is another
+ * rank's.
+ */
+static void check_saved_name(const struct fsdp *x, enum fsdp_kind k, int r)
+{
+    const struct pt *pt = fsdp_file(x, k, r);
+    char *saved = pt ? str_fmt("%s.pt", pt_prefix(pt)) : NULL;
+    enum fsdp_kind kind;
+    int world, rank;
+
+    if (saved && parse_fsdp_name(saved, &kind, &world, &rank) && (kind != k || world != x->world || rank != r) &&
+        !report_has(x->r, "ranks", pt_path(pt), ERR_NO_BYTE))
+        report_add(x->r, x->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "other_rank", pt_path(pt), ERR_NO_BYTE, NULL,
+                   "was saved as %s (the name inside the file), so it is another file under this name", saved);
+    free(saved);
+}
+
 int fsdp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
                      struct err *e)
 {
@@ -390,5 +409,7 @@ int fsdp_source_open(struct source *s, const struct source_listing *l, const str
     read_extra_state(&x);
     if (!o->no_optimizer)
         fsdp_read_optimizer(&x, &of);
+    for (int i = 0; i < FSDP_KINDS * x.world; i++)
+        check_saved_name(&x, (enum fsdp_kind)(i / x.world), i % x.world);
     return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }

@@ -114,6 +114,9 @@ static void check_sizes(const struct megatron *x)
     const int64_t groups = grouped ? arg_number(x, "num_query_groups") : heads;
     int64_t lanes = arg_number(x, "kv_channels");
 
+    if (lanes < 0 && hidden > 0 && heads > 0 && hidden % heads)
+        report_contradiction(x, "config", NULL, arena_fmt(x->s->arena, "args.hidden_size %" PRId64 " is no multiple of "
+                             "args.num_attention_heads %" PRId64 ", and there is no args.kv_channels", hidden, heads));
     if (lanes < 0 && hidden > 0 && heads > 0)
         lanes = hidden / heads;
     check_dimension(x, embedding, 1, "hidden_size", hidden);
