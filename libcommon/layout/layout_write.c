@@ -381,6 +381,14 @@ static const struct layout_writer {
     { &hfstorage_layout, NULL, describe_as_hfstorage },
 };
 
+bool layout_has_writer(const struct source *s)
+{
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++)
+        if (writers[i].layout == s->layout)
+            return true;
+    return false;
+}
+
 int layout_describe_as(const struct layout *to, struct source *s, const struct write_request *given,
                        struct report *notes, struct layout_target *t, struct err *e)
 {

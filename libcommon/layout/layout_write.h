@@ -126,6 +126,8 @@ layout_accepts deepspeed_accepts, zero_accepts, dcp_accepts, torchdist_accepts;
 layout_describe describe_as_deepspeed, describe_as_zero, describe_as_universal_pt, describe_as_universal_hdf5,
     describe_as_universal_virtual, describe_as_hf, describe_as_hfstorage, describe_as_dcp, describe_as_torchdist;
 
+/* Returns true if folders of the source's layout can be written. */
+bool layout_has_writer(const struct source *s);
 /*
  * Describe the source as the layout `to`, which must be one that can be written. If the layout requires other
  * parameter names, and the rules of the model's family define them, the parameters get these names first. *t must be

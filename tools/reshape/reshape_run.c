@@ -9,6 +9,7 @@
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/cli/tool_exec.h"
 #include "libcommon/layout/hf/hf_config.h"
+#include "libcommon/layout/layout_write.h"
 #include "tools/reshape/reshape.h"
 
 void reshape_job_exec_tool(struct reshape_job *j, char **argv)
@@ -37,14 +38,20 @@ void reshape_job_exec_tool(struct reshape_job *j, char **argv)
 
 /*
  * If IN is a model folder with a config.json and the result is 3D shards, replace this process by export-hf --import.
+ * Refuse to give IN other ranks if its layout is only read.
  */
-static int import_model_folder(void *ctx, struct source *s, struct err *e)
+static int prepare_reshape(void *ctx, struct source *s, struct err *e)
 {
     struct reshape_job *j = ctx;
-    char *config = path_join(source_path(s), "config.json");
+    char *config;
     int rc = 0;
 
-    (void)e;
+    if (!j->to && !layout_has_writer(s)) {
+        err_usage(e, "%s: a folder of the layout %s is read and not written; name another layout for OUT, such as "
+                     "--to dcp --ranks N", source_path(s), source_layout_name(s));
+        return -1;
+    }
+    config = path_join(source_path(s), "config.json");
     if (j->to == RESHAPE_TO_DEEPSPEED && source_is_model_alone(s) && access(config, R_OK) == 0) {
         reshape_job_exec_tool(j, j->argv);
         j->convert.status = EXIT_FAILURE;
@@ -74,7 +81,7 @@ int reshape_job_run(struct reshape_job *j)
                                     .config = q->config, .run_args = hf_run_args };
     c->to = j->to ? layout_find(layouts[j->to]) : NULL;
     c->ctx = j;
-    c->prepare = import_model_folder;
+    c->prepare = prepare_reshape;
     q->zero_stage = j->to < RESHAPE_TO_DCP ? j->to : 0;
     q->dtype = dtypes[j->dtype];
     q->shards = &j->target.q;
