@@ -82,4 +82,10 @@ check "the clock is set back: exit status 0, not $status" [ $status -eq 0 ]
 check "... all iterations are told" \
     [ "$(grep -c '^ iteration.*elapsed time per iteration (s): [0-9]' "$W/clock.log")" -eq 20 ]
 check "... no time and no rate is negative" [ "$(grep -c '^[^[].*[ =:]-[0-9]' "$W/clock.log")" -eq 0 ]
+
+# ---- without io_uring, as in a container: plain reads and writes by more threads ----
+for test in test_save_beside test_train_checkpoint test_train_checkpoint_ranks; do
+    [ -x "$TBIN/$test" ] || { skip_part "without io_uring" "$test is not built"; continue; }
+    check "$test without io_uring" env TMPDIR="$W" BADIO_URING=0 LD_PRELOAD="$W/badio.so" timeout -k 1 300 "$TBIN/$test"
+done
 finish

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,14 +124,33 @@ void job_free(struct job *j)
         comm_world_close(j->world);
 }
 
+static void *start_writers(void *job)
+{
+    struct job *j = job;
+    struct err *e = xcalloc(1, sizeof *e);
+
+    for (int i = 0; i < j->n; i++)
+        if (!(j->rank[i].w = writer_start(e)))
+            return e;
+    free(e);
+    return NULL;
+}
+
+void *job_in_thread(void *(*fn)(void *), void *arg)
+{
+    pthread_t thread;
+    void *result;
+
+    assert_int_equal(pthread_create(&thread, NULL, fn, arg), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    return result;
+}
+
 void job_writers(struct job *j)
 {
-    struct err e = {0};
+    struct err *failed = job_in_thread(start_writers, j);
 
-    for (int i = 0; i < j->n; i++) {
-        j->rank[i].w = writer_start(&e);
-        job_must(j->rank[i].w != NULL, &e);
-    }
+    job_must(failed == NULL, failed);
 }
 
 int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_opts *o, struct report *notes,

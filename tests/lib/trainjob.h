@@ -38,6 +38,12 @@ void job_even_blocks(int64_t n, int pp, int *blocks);
 /* Create the job. Its buffers are filled with arbitrary bytes. */
 void job_new(struct job *j, const struct model_config *m, struct topology topo, const int *blocks, enum dtype weights);
 void job_free(struct job *j);
+/*
+ * Call fn(arg) in a thread of its own and return its result, for a function that forks. If a thread has used OpenMP, as
+ * the main thread of a test has in a check of an earlier result, its child waits forever for OpenMP's other threads,
+ * which it does not have.
+ */
+void *job_in_thread(void *(*fn)(void *), void *arg);
 void job_writers(struct job *j);
 /* Load all ranks. Returns -1 and *e of the first rank that fails. *out is that of the last rank. */
 int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_opts *o, struct report *notes,

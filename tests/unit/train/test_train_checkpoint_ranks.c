@@ -140,24 +140,38 @@ static _Noreturn void losing_rank(const char *dir, int r)
     stand_up(&s);
 }
 
+struct start {
+    const char *dir;
+    void (*body)(const char *dir, int r);
+    pid_t pid[TP];
+};
+
+static void *fork_ranks(void *start)
+{
+    struct start *s = start;
+
+    for (int r = 0; r < TP; r++) {
+        s->pid[r] = fork();
+        if (s->pid[r] == 0)
+            s->body(s->dir, r);
+    }
+    return NULL;
+}
+
 static void start_ranks(const char *dir, void (*body)(const char *dir, int r))
 {
+    struct start s = { .dir = dir, .body = body };
     char port[16];
-    pid_t pid[TP];
 
     snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() * 7 % 10000) + (body == losing_rank));
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
-    for (int r = 0; r < TP; r++) {
-        pid[r] = fork();
-        if (pid[r] == 0)
-            body(dir, r);
-    }
+    job_in_thread(fork_ranks, &s);
     for (int r = 0; r < TP; r++) {
         int status;
 
-        waitpid(pid[r], &status, 0);
+        waitpid(s.pid[r], &status, 0);
         if (!WIFEXITED(status) || WEXITSTATUS(status))
             fail_msg("rank %d: status %x", r, (unsigned)status);
     }
