@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
@@ -12,6 +13,7 @@
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/hf/hf_target.h"
+#include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/output_file.h"
 #include "libcommon/model/family.h"
 #include "libcommon/write/inputs.h"
@@ -201,6 +203,14 @@ static int preview(struct convert_step *x, struct source *s, struct sink *k, str
     return r.enough ? EXIT_OK : EXIT_BAD;
 }
 
+/* Print how many rows the result lacks, if it lacks rows. Other notes are printed by --dry-run alone. */
+static void print_omitted_rows(const struct convert_step *x)
+{
+    for (int i = 0; i < report_n(x->notes); i++)
+        if (strcmp(report_get(x->notes, i)->code, HF_OMITTED_ROWS) == 0)
+            cli_info(x->j->cli, "%s", report_get(x->notes, i)->text);
+}
+
 static int write_output(struct convert_step *x, struct source *s, struct sink *k, struct err *e)
 {
     struct convert_job *j = x->j;
@@ -208,6 +218,7 @@ static int write_output(struct convert_step *x, struct source *s, struct sink *k
     struct convert_opts o = convert_cli_opts(j->cli, j->out, j->shape);
 
     cli_warn_findings(j->cli, x->notes);
+    print_omitted_rows(x);
     if (ops->verifies)
         o.verify = NULL;
     o.move_latest = j->set_pointer || j->cli->set_latest ? ops->pointer : NULL;

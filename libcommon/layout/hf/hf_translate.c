@@ -568,7 +568,7 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
     s->param = to;
     s->n_params = t.n;
     if (t.n_padding)
-        report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
+        report_add(notes, SEV_NOTE, HF_OMITTED_ROWS, NULL, ERR_NO_BYTE, NULL,
                    "%lld padding rows after vocab_size %lld of config.json are omitted", (long long)t.n_padding,
                    (long long)z->vocab);
     return transposed;

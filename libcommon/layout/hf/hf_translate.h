@@ -61,9 +61,10 @@ MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct re
  * Replace s->param with the parameters that the model has in Transformers. Returns an array in the source's arena, with
  * true for each new parameter that Transformers stores as [in, out], or as [experts, in, out]; the shapes and maps of
  * these are not transposed here. Returns NULL with ERR_DATA if a parameter has no rule, if two parameters map to one
- * name, if a layer lacks a parameter or experts, or if sizes or the run's heads do not fit. A note reports padding that
- * is left out.
+ * name, if a layer lacks a parameter or experts, or if sizes or the run's heads do not fit. A note HF_OMITTED_ROWS
+ * reports padding that is left out.
  */
+#define HF_OMITTED_ROWS "omitted_rows"
 MUST_CHECK const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z,
                                     struct report *notes, struct err *e);
 
