@@ -1,12 +1,15 @@
 /*
  * bench_attention.cu - attention on the GPU: is it right, and how fast is it?
  *
- * Usage: bench_attention check | small | time
+ * Usage: bench_attention check | small | time | long
  * check: every path against fp64 on the CPU, from the same inputs: awkward sizes, strides, bias, dropout,
  *        outputs poisoned first, two runs compared bit by bit. Exit 1 if anything is off.
  * small: the same without the long sequences, for compute-sanitizer.
  * time:  batch 8, s 2048, causal; JSON lines with the median of 20 calls. A product of a [s, hd] and a
  *        [hd, s] counts s * s * hd flops (half, being causal): forward 2, back 5, whatever is really computed.
+ * long:  16384 tokens, head dimension 128, 16 heads, s from 2048 to 16384, with and without ALiBi, from random inputs
+ *        and from zeros; the clock rate and the power while the backward pass repeats, read by nvidia-smi. Zeros need
+ *        the same instructions and less power, so they show what the card's power limit costs.
  */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -15,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -599,17 +603,69 @@ static void time_shape(int heads, int hd, enum dtype t, bool bias, float drop)
     tensors_free(&x);
 }
 
+/* Print the clock rate and the power of the GPU while it works. `busy` queues at least a second of work. */
+template <typename F> static void print_clock(F busy)
+{
+    char line[128] = "";
+    FILE *p;
+
+    busy();
+    usleep(300000);
+    p = popen("nvidia-smi -i ${CUDA_VISIBLE_DEVICES:-0} --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits",
+              "r");
+    if (!p || !fgets(line, sizeof line, p))
+        strcpy(line, "unknown, unknown");
+    if (p)
+        pclose(p);
+    must_run("work");
+    line[strcspn(line, "\n")] = '\0';
+    printf("\"mhz_watt\": \"%s\"}\n", line);
+    fflush(stdout);
+}
+
+static void time_long(int s, bool bias, bool zeros)
+{
+    struct shape c = { 16384 / s, s, 16, 128, DTYPE_BF16, true, bias, 0 };
+    struct tensors x = {};
+    double flops = 2.0 * c.b * c.heads * c.s * c.s * c.hd;
+
+    tensors_new(&x, &c);
+    if (zeros) {
+        must(cudaMemset(x.in, 0, x.in_bytes), "zeros");
+        must(cudaMemset(x.d_o_dev, 0, x.o_bytes), "zeros");
+    }
+    double fwd = median_ms([&] { cuda_attention(&x.a, c.t, NULL); });
+    double back = median_ms([&] { cuda_attention_back(&x.a, &x.g, c.t, NULL); });
+    double dq = median_ms([&] { attention_back_q_fast(&x.a, &x.g, (float *)x.g.scratch, c.t, NULL); });
+    double dkv = median_ms([&] { attention_back_kv_fast(&x.a, &x.g, (float *)x.g.scratch, c.t, NULL); });
+    printf("{\"op\": \"attention\", \"s\": %d, \"alibi\": %s, \"input\": \"%s\", \"fwd_tflops\": %.0f, "
+           "\"bwd_tflops\": %.0f, \"dq_ms\": %.3f, \"dkv_ms\": %.3f, ", s, bias ? "true" : "false",
+           zeros ? "zeros" : "random", flops / fwd / 1e9, 2.5 * flops / back / 1e9, dq, dkv);
+    print_clock([&] {
+        for (double ms = 0; ms < 1500; ms += back)
+            cuda_attention_back(&x.a, &x.g, c.t, NULL);
+    });
+    tensors_free(&x);
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {};
 
-    if (argc != 2 || (strcmp(argv[1], "check") && strcmp(argv[1], "small") && strcmp(argv[1], "time"))) {
-        fprintf(stderr, "usage: bench_attention check | small | time\n");
+    if (argc != 2 || (strcmp(argv[1], "check") && strcmp(argv[1], "small") && strcmp(argv[1], "time") &&
+                      strcmp(argv[1], "long"))) {
+        fprintf(stderr, "usage: bench_attention check | small | time | long\n");
         return 2;
     }
     if (cuda_device_open(0, &e) < 0) {
         fprintf(stderr, "bench_attention: %s\n", e.msg);
         return 1;
+    }
+    if (!strcmp(argv[1], "long")) {
+        for (int s = 2048; s <= 16384; s *= 2)
+            for (int kind = 0; kind < 4; kind++)
+                time_long(s, kind & 1, kind & 2);
+        return 0;
     }
     if (strcmp(argv[1], "time")) {
         check_all(!strcmp(argv[1], "small"));
