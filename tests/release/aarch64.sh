@@ -45,6 +45,15 @@ else
     echo "skipped: the program: no $built/bin/shardkit: make static ARCH=aarch64"
 fi
 
+# A fused multiply-add rounds once, and x86-64 has none in its baseline: the same sums would have other bits.
+objdump=objdump
+[ "$(uname -m)" = aarch64 ] || objdump=aarch64-linux-gnu-objdump
+if [ -z "${T:-}" ] && [ -d "$built/obj/libcommon" ] && command -v $objdump >/dev/null; then
+    fused() { find "$built/obj/libcommon" "$built/obj/tools" -name '*.o' -exec $objdump -d {} + | grep -E '[[:space:]]fn?m(add|sub|la|ls)[[:space:]]'; }
+    fused >"$W/fused"
+    check "no fused multiply-add outside of the kernels" sh -c '! head -n 3 "$1" | grep .' - "$W/fused"
+fi
+
 # ---- the library of the wheel --------------------------------------------------------
 
 cc=aarch64-linux-gnu-gcc native=build/static-$(uname -m)/lib
