@@ -328,7 +328,8 @@ bool view_is_file(const char *path)
 {
     struct stat st;
 
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path);
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path) &&
+           !lightning_is_file(path);
 }
 
 /* Open a checkpoint. If `path` is that of an index.h5, the folder that contains this file is opened. */

@@ -206,7 +206,8 @@ out:
 int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
     struct stat st;
-    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode) && !archive_is_tar(path);
+    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode) && !archive_is_tar(path) &&
+                !lightning_is_file(path);
     char *folder = NULL;
     int rc;
 

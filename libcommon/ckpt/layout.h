@@ -45,6 +45,8 @@ struct layout {
     bool zero_files;
     /* DeepSpeed's mp_rank files contain the run state and the training arguments. */
     bool mp_rank_files;
+    /* The checkpoint is one file, which has any name; its path is that of the file. */
+    bool one_file;
     /* Each state of a parameter is a separate file or dataset, merged and in fp32. */
     bool state_files;
     /* Tensors are datasets of an HDF5 file, which has neither storages nor checksums. */

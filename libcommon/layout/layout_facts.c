@@ -71,6 +71,11 @@ const struct layout litgpt_layout = {
     .manifest_writer = "export-hf IN OUT",
 };
 
+const struct layout lightning_layout = {
+    .name = "lightning", .any_model = true, .parts_once = true, .one_file = true,
+    .manifest_writer = "reshape --to dcp --ranks N IN OUT",
+};
+
 const struct layout dsmoe_layout = {
     .name = "dsmoe", .any_model = true, .parts_once = true, .masters_left_out = true, .tag_prefix = "global_step",
     .manifest_writer = "reshape --to dcp --ranks N IN OUT",

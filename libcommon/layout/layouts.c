@@ -214,6 +214,7 @@ static const struct {
     { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
     { &meta_layout, meta_marks, NULL, meta_source_open },
     { &litgpt_layout, litgpt_marks, NULL, litgpt_source_open },
+    { &lightning_layout, lightning_marks, lightning_fits, lightning_source_open },
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -239,7 +240,7 @@ bool layout_result_sets_step(const struct source *s)
 static bool marks_tag(const char *name)
 {
     for (int i = 0; i < N_LAYOUTS; i++)
-        if (!layouts[i].layout->model_folder && layouts[i].marks(name))
+        if (!layouts[i].layout->model_folder && !layouts[i].layout->one_file && layouts[i].marks(name))
             return true;
     return false;
 }
@@ -426,6 +427,26 @@ static const char *kind_of_folder(const char *dir, bool sure)
         free(names[i]);
     free(names);
     return kind;
+}
+
+/* Returns true if the folder has one file *.ckpt, which is a checkpoint of PyTorch Lightning. */
+static bool holds_one_ckpt(const char *dir)
+{
+    struct err ignored = {0};
+    char **names = NULL, *file = NULL;
+    int n = 0, n_found = 0;
+    bool yes;
+
+    (void)!read_names(dir, &names, &n, &ignored);
+    for (int i = 0; i < n; i++) {
+        if (lightning_marks(names[i]) && n_found++ == 0)
+            file = path_join(dir, names[i]);
+        free(names[i]);
+    }
+    yes = n_found == 1 && lightning_is_file(file);
+    free(names);
+    free(file);
+    return yes;
 }
 
 /*
@@ -809,12 +830,20 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
          * tag. A model folder with a pointer file is possible, because a model may be stored in the folder that
          * contains the tags.
          */
-        tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_model)) ? xstrdup(path)
-                                                                                         : latest_follow(path, e);
+        const bool is_model = !names_latest(path) && (has_marked_entry(path, marks_model) || holds_one_ckpt(path));
+
+        tag_path = is_tag_folder(path) || is_model ? xstrdup(path) : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
         if (r && strcmp(tag_path, path) != 0)
             find_newer(path, tag_path, r);
+    } else if (lightning_is_file(path)) {
+        const int file = files_add_path(s->files, path, e);
+
+        if (file < 0)
+            goto out;
+        tag_path = xstrdup(path);
+        listing_add(l, path_base(path), file);
     } else {
         if (!archive_is_tar(path)) {
             err_data(e, path, ERR_NO_BYTE, "is neither a checkpoint folder nor a tar archive of one; ckpt-inspect "

@@ -48,7 +48,7 @@ struct source_listing {
 /* The properties of each layout, defined in layout_facts.c. */
 extern const struct layout deepspeed_layout, zero_layout, universal_pt_layout, universal_hdf5_layout,
     universal_virtual_layout, hf_layout, hfstorage_layout, dcp_layout, torchdist_layout, fsdp_layout,
-    megatron_layout, meta_layout, litgpt_layout, dsmoe_layout;
+    megatron_layout, meta_layout, litgpt_layout, dsmoe_layout, lightning_layout;
 /* The properties of a single .pt file that is treated as a checkpoint of one file without parameters. */
 extern const struct layout single_file_layout;
 
@@ -62,7 +62,8 @@ typedef int layout_open(struct source *s, const struct source_listing *l, const 
                         struct report *r, struct err *e);
 layout_open deepspeed_source_open, zero_source_open, universal_pt_source_open, universal_hdf5_source_open,
     hf_files_source_open, hfstorage_source_open, dcp_source_open, torchdist_source_open,
-    fsdp_source_open, megatron_source_open, meta_source_open, litgpt_source_open, dsmoe_source_open;
+    fsdp_source_open, megatron_source_open, meta_source_open, litgpt_source_open, dsmoe_source_open,
+    lightning_source_open;
 bool universal_pt_marks(const char *name);
 bool universal_hdf5_marks(const char *name);
 bool hf_marks(const char *name);
@@ -72,10 +73,18 @@ bool megatron_marks(const char *name);
 bool meta_marks(const char *name);
 bool litgpt_marks(const char *name);
 bool dsmoe_marks(const char *name);
+bool lightning_marks(const char *name);
+bool lightning_fits(const struct source_listing *l);
 bool torchdist_marks(const char *name);
 bool torchdist_fits(const struct source_listing *l);
 bool zero_fits(const struct source_listing *l);
 bool dsmoe_fits(const struct source_listing *l);
+
+/*
+ * Returns true if `path` is a file *.ckpt with a checkpoint of PyTorch Lightning, which source_open() opens by this
+ * path.
+ */
+bool lightning_is_file(const char *path);
 
 /* Returns the layout with this name ("dcp", "universal-pt"), or NULL. */
 const struct layout *layout_find(const char *name);

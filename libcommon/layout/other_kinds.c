@@ -55,8 +55,8 @@ static const struct other_kind_row {
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
-    { is_lightning, true, "a checkpoint of PyTorch Lightning in one file (*.ckpt): ckpt-inspect IN/FILE.ckpt lists its "
-      "tensors" },
+    { is_lightning, true, "a folder of checkpoints in one file each (*.ckpt), as PyTorch Lightning writes "
+                          "them; give one of the files" },
     { is_gguf, true, "a model in GGUF; AutoModelForCausalLM.from_pretrained(IN, gguf_file=FILE).save_pretrained(OUT) "
                      "converts it to a model folder" },
     { is_safetensors, false, "a folder of safetensors files under names that Transformers does not read; a model "

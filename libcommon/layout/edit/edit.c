@@ -98,7 +98,8 @@ struct edit *edit_new(struct source *s, struct err *e)
     struct stat st;
 
     if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s is an archive: unpack it (tar -xf) and edit the folder", s->path);
+        err_usage(e, s->layout->one_file ? "%s is a file: only folders are edited; put it into a folder of its own"
+                                         : "%s is an archive: unpack it (tar -xf) and edit the folder", s->path);
         return NULL;
     }
     if (s->layout->points_only) {

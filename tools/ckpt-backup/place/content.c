@@ -230,7 +230,7 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
     struct stat st;
 
     if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s: is an archive, not a folder; give the folder of the checkpoint", s->path);
+        err_usage(e, "%s: is a file, not a folder; give the folder of the checkpoint", s->path);
         return -1;
     }
     if (check_backup_layout(s, form, e) < 0 || content_list(c, s->path, e) < 0)
