@@ -78,13 +78,17 @@ static int64_t yaml_integer(const struct llama *x, const char *text, const char 
     return *end ? -1 : n;
 }
 
+/* Returns the number under a key, `otherwise` if there is none, or -1 if the value is no positive number. */
 static double yaml_real(const struct llama *x, const char *text, const char *key, double otherwise)
 {
     const char *value = yaml_value(x, text, key);
     char *end;
-    const double n = is_null(value) ? otherwise : strtod(value, &end);
+    double n;
 
-    return is_null(value) || *end ? otherwise : n;
+    if (is_null(value))
+        return otherwise;
+    n = strtod(value, &end);
+    return end != value && !*end && n > 0 && n < 1e18 ? n : -1;
 }
 
 static bool yaml_is_true(const struct llama *x, const char *text, const char *key)
@@ -136,6 +140,7 @@ static bool has_other_rope(const struct llama *x, const char *text)
 static int read_model_config_yaml(struct llama *x, const char *text, struct err *e)
 {
     struct llama_sizes *z = &x->sizes;
+    const double eps = yaml_real(x, text, "norm_eps", 1e-5), base = yaml_real(x, text, "rope_base", 10000);
     const char *type;
 
     z->hidden = yaml_integer(x, text, "n_embd", 0);
@@ -150,15 +155,15 @@ static int read_model_config_yaml(struct llama *x, const char *text, struct err 
     type = z->norms ? "qwen3" : z->biases ? "qwen2" : "llama";
     if (check_litgpt_settings(x, text, e) < 0 || llama_set_sizes(x, e) < 0)
         return -1;
+    if (eps < 0 || base < 0)
+        return llama_refuse_settings(x, e, "norm_eps or rope_base is no positive number");
     if (z->norms && z->biases)
         return llama_refuse_settings(x, e, "states both norms and biases of queries (norm_qk, attn_bias), which no "
                                            "class of Transformers has with these names");
     json_object_update_new(x->config, json_pack("{s:[s], s:s, s:f, s:f}", "architectures",
                                                 z->norms ? "Qwen3ForCausalLM" : z->biases ? "Qwen2ForCausalLM"
                                                                                           : "LlamaForCausalLM",
-                                                "model_type", type, "rms_norm_eps",
-                                                yaml_real(x, text, "norm_eps", 1e-5), "rope_theta",
-                                                yaml_real(x, text, "rope_base", 10000)));
+                                                "model_type", type, "rms_norm_eps", eps, "rope_theta", base));
     if (yaml_integer(x, text, "block_size", -1) > 0)
         json_object_set_new(x->config, "max_position_embeddings",
                             json_integer(yaml_integer(x, text, "block_size", -1)));

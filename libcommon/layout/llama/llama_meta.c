@@ -49,11 +49,14 @@ static int64_t params_integer(const json_t *params, const char *key, int64_t oth
     return !v || json_is_null(v) ? otherwise : json_is_integer(v) ? json_integer_value(v) : -1;
 }
 
+/* Returns the number under the key, `otherwise` if there is none, or -1 if the value is no positive number. */
 static double params_real(const json_t *params, const char *key, double otherwise)
 {
     const json_t *v = json_object_get(params, key);
 
-    return json_is_number(v) ? json_number_value(v) : otherwise;
+    if (!v || json_is_null(v))
+        return otherwise;
+    return json_is_number(v) && json_number_value(v) > 0 ? json_number_value(v) : -1;
 }
 
 /* Returns true if the key is there with another value than null and false. */
@@ -68,6 +71,7 @@ static int read_params_json(struct llama *x, const char *text, struct err *e)
 {
     json_error_t why;
     json_t *params = json_loads(text, 0, &why);
+    const double eps = params_real(params, "norm_eps", 1e-5), theta = params_real(params, "rope_theta", 10000);
     struct llama_sizes *z = &x->sizes;
     int rc;
 
@@ -88,8 +92,10 @@ static int read_params_json(struct llama *x, const char *text, struct err *e)
     if (rc == 0 && (states(params, "moe") || states(params, "sliding_window")))
         rc = llama_refuse_settings(x, e, "states experts or a sliding window (moe, sliding_window), which Meta's "
                                          "models do not have");
-    json_object_set_new(x->config, "rms_norm_eps", json_real(params_real(params, "norm_eps", 1e-5)));
-    json_object_set_new(x->config, "rope_theta", json_real(params_real(params, "rope_theta", 10000)));
+    if (rc == 0 && (eps < 0 || theta < 0))
+        rc = llama_refuse_settings(x, e, "norm_eps or rope_theta is no positive number");
+    json_object_set_new(x->config, "rms_norm_eps", json_real(eps));
+    json_object_set_new(x->config, "rope_theta", json_real(theta));
     if (states(params, "use_scaled_rope"))
         x->s->config_lacks = "use_scaled_rope in it states scaled positions without their factor, which are omitted; "
                              "--config 'rope_scaling={\"rope_type\": \"llama3\", ...}' sets them";
