@@ -9,6 +9,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
+#include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/ckpt/experts.h"
 #include "libcommon/layout/hf/hf_names.h"
@@ -183,6 +184,8 @@ int hf_know_names(struct source *s, const struct family *f, struct report *notes
         *s->names = (struct source_names){0};
     if (known || unwrapped || s->n_params == 0)
         return 0;
+    if (source_one_model(s, e) < 0)
+        return -1;
     prefix = strange_prefix(s, f);
     if (prefix)
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which has such names without "

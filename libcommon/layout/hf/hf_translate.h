@@ -54,7 +54,8 @@ MUST_CHECK int hf_is_in_shards(const struct source *s, const struct family *f, s
 /*
  * Check that the family's rules match at least one of the source's names. If more names match without the keys that
  * module wrappers add, these keys are removed from all names, with a warning. Returns -1 with ERR_DATA if no name
- * matches. If a prefix is in the way, the error gives the rename command that removes it.
+ * matches, and ERR_USAGE with the prefixes if there are several models. If a prefix is in the way, the error gives the
+ * rename command that removes it.
  */
 MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e);
 /*
