@@ -27,7 +27,8 @@ static enum state weights_as(enum dtype to)
 
 /*
  * Returns the list of tensors after the cast. cast[i] is true if the weights of parameter i are converted. Its fp32
- * master weights stay, but fp32 weights without 16-bit weights are replaced.
+ * master weights stay, but fp32 weights without 16-bit weights are replaced, unless an optimizer has its own copy of
+ * them, which then is their master.
  */
 static struct edit_states *list_cast_states(const struct source *s, const bool *cast, enum dtype to)
 {
@@ -41,7 +42,7 @@ static struct edit_states *list_cast_states(const struct source *s, const bool *
         made = edit_states_add(list, &t);
         if (!cast[i])
             continue;
-        if (!t.map[STATE_BF16])
+        if (!t.map[STATE_BF16] && !s->param[i].copy)
             made->map[STATE_FP32] = NULL;
         made->map[STATE_BF16] = NULL;
         made->map[as] = m;
