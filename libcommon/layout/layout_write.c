@@ -12,7 +12,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/ds_request.h"
-#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_saved.h"

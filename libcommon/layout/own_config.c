@@ -9,7 +9,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/unwrap.h"
-#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_saved.h"

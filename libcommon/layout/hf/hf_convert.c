@@ -10,7 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/source_facts.h"
-#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_target.h"

@@ -22,7 +22,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
-#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"

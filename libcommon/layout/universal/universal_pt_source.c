@@ -459,19 +459,49 @@ static void check_param_merge_rule(struct opened *u, const struct param *p)
                    "was merged as %s, but its name implies %s", merge_rule_name(p->merge), merge_rule_name(by_name));
 }
 
-static void check_param_row_count(struct opened *u, const struct param *p)
+/*
+ * Returns the size that the arguments give for a dimension of a parameter, or 0 if they give none. Gated MLPs, heads of
+ * another size than the hidden size divided by their number, and groups of heads have other numbers of rows.
+ */
+static int64_t stated_dimension(const struct source *s, const struct param_row *row, int dim)
 {
-    const struct model_config *c = &u->s->config;
-    int64_t want = 0;
+    const struct model_config *c = &s->config;
+    const struct param_dims dims = { .positions = c->max_positions, .hidden = c->hidden,
+                                     .ffn = c->glu ? 0 : c->ffn_hidden };
+    const int64_t lanes = pk_int_or(pk_get(s->run.args, "kv_channels"), 0);
+    const int64_t groups = pk_int_or(pk_get(s->run.args, "num_key_value_heads"), c->n_heads);
 
-    if (param_ends(p->name, ROLE_POSITION))
-        want = c->max_positions;
-    else if (merge_rule_of(p->name) == MERGE_REPLICATED)
-        want = c->hidden;
-    if (want && p->ndim && p->shape[0] != want)
-        report_add(u->r, SEV_ERROR, "shape", u->s->path, ERR_NO_BYTE, p->name,
-                   "has %lld rows, but %lld are expected; it may have been converted without merge rules",
-                   (long long)p->shape[0], (long long)want);
+    if ((lanes > 0 && lanes * c->n_heads != c->hidden) || groups != c->n_heads)
+        return row->dims[dim] == 'h' && row->merge == MERGE_REPLICATED ? c->hidden : 0;
+    return param_dim(&dims, row->dims[dim]);
+}
+
+/* Compare a parameter's shape with the arguments, and the rows of the embedding with the number of tokens. */
+static void check_param_sizes(struct opened *u, const struct param *p)
+{
+    const struct source *s = u->s;
+    int layer;
+    const struct param_row *row = param_find(p->name, &layer);
+
+    if (row && s->config.hidden > 0 && p->ndim != row->ndim) {
+        report_add(u->r, SEV_ERROR, "shape", s->path, ERR_NO_BYTE, p->name, "has %d dimensions, but must have %d",
+                   p->ndim, row->ndim);
+        return;
+    }
+    for (int d = 0; row && d < row->ndim; d++) {
+        const int64_t want = stated_dimension(s, row, d);
+
+        if (want <= 0 || p->shape[d] == want)
+            continue;
+        report_add(u->r, SEV_ERROR, "shape", s->path, ERR_NO_BYTE, p->name,
+                   "has %lld %s, but %lld are expected from the arguments; it may have been converted without merge "
+                   "rules", (long long)p->shape[d], d ? "columns" : "rows", (long long)want);
+        return;
+    }
+    if (row && row->dims[0] == 'V' && p->shape[0] < s->config.vocab_tokens)
+        report_add(u->r, SEV_ERROR, "shape", s->path, ERR_NO_BYTE, p->name,
+                   "has %lld rows, fewer than the %lld tokens of the vocabulary", (long long)p->shape[0],
+                   (long long)s->config.vocab_tokens);
 }
 
 /* Returns the size of a state's file, or 0 if there is none. */
@@ -576,7 +606,7 @@ static void check_params(struct opened *u)
                            "zero/%s/%s.pt is missing or unusable", p->name, state_name(trained_states[j]));
         if (p->ndim && u->zero.file < 0) {
             check_param_merge_rule(u, p);
-            check_param_row_count(u, p);
+            check_param_sizes(u, p);
         }
     }
 }

@@ -1,7 +1,7 @@
 /*
  * hf_claims.c - check layers, vocabulary, hidden size and the tied head against config.json
  */
-#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_claims.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -102,10 +102,11 @@ static int cmp_claimed_layers(const void *a, const void *b)
 }
 
 /*
- * Check that the tensors' names contain all layers that config.json states, and no others. Models with two stacks of
- * layers (an encoder and a decoder) are not checked, because config.json then states several numbers.
+ * Check that the tensors' names contain no other layers than config.json states and, if `missing` is true, all of them.
+ * Models with two stacks of layers (an encoder and a decoder) are not checked, because config.json then states several
+ * numbers.
  */
-static void check_layers(const struct hf_claims *c)
+static void check_layers(const struct hf_claims *c, bool missing)
 {
     static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL };
     static const char *const more_keys[] = { "num_nextn_predict_layers", NULL };
@@ -132,14 +133,15 @@ static void check_layers(const struct hf_claims *c)
     for (int i = 0; i < n && one; i++) {
         if (i && number[i] == number[i - 1])
             continue;
-        if (number[i] != found && found < claimed) {
+        if (number[i] != found && found < claimed && missing) {
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
                        "no file has tensors of layer %d, but config.json has %lld layers", found, (long long)claimed);
             one = false;
         }
         found++;
     }
-    if (one && n && found != claimed && !(more > 0 && found > claimed && found <= claimed + more))
+    if (one && n && (missing ? found != claimed : number[n - 1] >= claimed) &&
+        !(more > 0 && found > claimed && found <= claimed + more))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
                    "the files have %d layers, but config.json has %lld", found, (long long)claimed);
     free(number);
@@ -184,6 +186,43 @@ static void check_claimed_sizes(const struct hf_claims *c, const struct param *p
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
                    "has %lld columns, but the hidden size in config.json is %lld",
                    (long long)p->shape[1], (long long)width);
+}
+
+/* Compare the size of the norm after the last layer with the hidden size, if the weights are not quantised. */
+static void check_final_norm(const struct hf_claims *c)
+{
+    static const char *const names[] = { "model.norm.weight", "norm.weight", "transformer.ln_f.weight", "ln_f.weight",
+                                         "model.final_layernorm.weight", "gpt_neox.final_layer_norm.weight",
+                                         "transformer.norm_f.weight", "model.decoder.final_layer_norm.weight" };
+    static const char *const keys[] = { "hidden_size", "n_embd", "d_model", NULL };
+    const int64_t hidden = read_config_integer(c->config, keys);
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && hidden >= 0 &&
+                       !json_object_get(c->config, "quantization_config"); i++) {
+        const struct param *p = source_param(c->s, names[i]);
+
+        if (p && (p->ndim != 1 || p->shape[0] != hidden))
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                       "has %lld elements in %d dimensions, but the hidden size in config.json is %lld",
+                       (long long)shape_count(p->ndim, p->shape), p->ndim, (long long)hidden);
+    }
+}
+
+/* Check that the number of heads divides the hidden size, as BLOOM and GPT-2, which state no head size, require. */
+static void check_heads_divide(const struct hf_claims *c)
+{
+    static const char *const hidden_keys[] = { "hidden_size", "n_embd", NULL };
+    static const char *const head_keys[] = { "n_head", "num_attention_heads", NULL };
+    const int64_t hidden = read_config_integer(c->config, hidden_keys);
+    const int64_t heads = read_config_integer(c->config, head_keys);
+    const char *model = json_string_value(json_object_get(c->config, "model_type"));
+
+    if (!model || (strcmp(model, "bloom") != 0 && strcmp(model, "gpt2") != 0))
+        return;
+    if (hidden > 0 && heads > 0 && hidden % heads)
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                   "config.json states %lld attention heads, which do not divide the hidden size %lld",
+                   (long long)heads, (long long)hidden);
 }
 
 static const struct tmap *claimed_weights_map(const struct param *p)
@@ -268,7 +307,9 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
     if (sizes && head)
         check_claimed_sizes(&c, head);
     if (sizes)
-        check_layers(&c);
+        check_final_norm(&c);
+    check_heads_divide(&c);
+    check_layers(&c, sizes);
     check_settings(&c);
     check_claimed_head(&c, table, head);
 }
