@@ -200,6 +200,50 @@ static void check_settings(struct ds *d, bool *reported)
     }
 }
 
+/*
+ * Compare the optimizer settings of two stages, line by line as long as both list the same settings: stages may have
+ * other groups, and their paddings differ. Copies the first two lines that differ to `a` and `b`.
+ */
+static bool stage_settings_differ(const char *x, const char *y, char a[160], char b[160])
+{
+    while (*x && *y) {
+        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n"), key = strcspn(x, " ");
+
+        if (key != strcspn(y, " ") || memcmp(x, y, key) != 0)
+            return false;
+        if (!str_starts(x, "param_alignment_paddings") && (n != m || memcmp(x, y, n) != 0)) {
+            snprintf(a, 160, "%.*s", (int)n, x);
+            snprintf(b, 160, "%.*s", (int)m, y);
+            return true;
+        }
+        x += n + (x[n] == '\n');
+        y += m + (y[m] == '\n');
+    }
+    return false;
+}
+
+/* Compare the settings of each stage with those of the first stage, because one optimizer trains all stages. */
+static void check_stage_settings(struct ds *d, bool *reported)
+{
+    const char *first = NULL;
+    char mine[160], firsts[160];
+
+    for (int pp = 0; pp < d->topo.pp; pp++)
+        for (int i = 0; i < d->n_files; i++) {
+            const char *text = d->s->file[i].pp == pp ? d->mark[i][DS_SETTINGS] : NULL;
+
+            if (!text)
+                continue;
+            if (first && !reported[i] && stage_settings_differ(text, first, mine, firsts)) {
+                report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file),
+                           ERR_NO_BYTE, NULL, "the optimizer's %s, another pipeline stage has %s", mine, firsts);
+                reported[i] = true;
+            }
+            first = first ? first : text;
+            break;                      /* check_settings() compares the files of one stage */
+        }
+}
+
 /* Compare all other values of the arguments and the schedule. */
 static void check_values(struct ds *d, struct marked *v, bool *reported)
 {
@@ -231,6 +275,7 @@ void ds_check_marks(struct ds *d)
         check_mark(d, m, v, reported);
     check_values(d, v, reported);
     check_settings(d, reported);
+    check_stage_settings(d, reported);
     free(reported);
     free(v);
 }
