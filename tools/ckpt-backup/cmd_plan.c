@@ -11,6 +11,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/write/replace.h"
+#include "tools/ckpt-backup/step_references.h"
 #include "tools/ckpt-backup/survey.h"
 
 /* ---- printing ---- */
@@ -139,6 +140,12 @@ static void warn_latest(const struct backup *b, const struct survey *s)
         cli_warn(&b->cli, "%s/latest does not name a step; no step in %s may be removed", s->run, s->run);
 }
 
+/* Returns -1 with *e set if a step is to be removed from the run, and another checkpoint in the run needs its files. */
+static int check_unreferenced(const struct survey *s, const struct due_action *a, struct err *e)
+{
+    return a->verb == DUE_FORGET && a->place == DUE_RUN ? step_check_unreferenced(s, a->step, e) : 0;
+}
+
 int cmd_plan(struct backup *b)
 {
     struct survey s;
@@ -153,6 +160,9 @@ int cmd_plan(struct backup *b)
         print_action(b, &s, &s.action[i]);
         if (s.action[i].verb == DUE_COPY)
             n_occupied += warn_occupied_name(b, &s, &s.action[i]);
+        err_clear(&e);
+        if (check_unreferenced(&s, &s.action[i], &e) < 0)
+            cli_warn(&b->cli, "%s", e.msg);
         n[s.action[i].verb]++;
     }
     cli_info(&b->cli, "%d steps in %s: %d to copy, %d may be removed, %d wait for a verified copy",
@@ -293,8 +303,10 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
 {
     const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
     char *path = survey_tag_path(s, a->step);
-    int rc = b->trust_receipts ? 0 : read_again(b, s, a, e);
+    int rc = check_unreferenced(s, a, e);
 
+    if (rc == 0 && !b->trust_receipts)
+        rc = read_again(b, s, a, e);
     if (rc == 0 && a->place == DUE_RUN)
         rc = survey_check_step(s, a->step, e) < 0 ? -1 : remove_tag(path, e);
     else if (rc == 0 && rec)
@@ -315,7 +327,7 @@ static int forget_all(struct backup *b, struct survey *s, int *n_done)
         if (s->action[i].verb != DUE_FORGET)
             continue;
         err_clear(&e);
-        if (b->apply && forget_one(b, s, &s->action[i], &e) < 0) {
+        if ((b->apply ? forget_one(b, s, &s->action[i], &e) : check_unreferenced(s, &s->action[i], &e)) < 0) {
             cli_fail(&b->cli, &e);
             rc = EXIT_BAD;
             continue;
