@@ -39,6 +39,19 @@ check "one is left: $(steps)" [ "$(unmarked | wc -l)" -eq 1 ]
 check "nothing is half removed" [ -z "$(ls -A "$W/run" | grep removed)" ]
 wait; sleep 1; rm -rf "$W/run"
 
+# Checkpoints of another run in the folder of --save, and one with a user's file.
+check "another run" run --save-interval 2 --save-when-busy wait --exit-interval 6
+mv "$W/run" "$W/other"
+check "the run that is loaded" run --save-interval 4 --save-when-busy wait --exit-interval 8 --seed 7
+check "it goes on beside the other" run --save-interval 2 --save-when-busy wait --keep-last 1 --exit-interval 14 --seed 7 --save "$W/other"
+steps_of() { (cd "$1" && echo global_step*); }
+check "the other's are kept: $(steps_of "$W/other")" [ "$(steps_of "$W/other")" = "global_step14 global_step2 global_step4 global_step6" ]
+echo mine >"$W/other/global_step14/notes.txt"
+run --save-interval 2 --save-when-busy wait --keep-last 1 --exit-interval 20 --seed 7 --save "$W/other" --load "$W/other" >"$W/notes.log" 2>&1
+check "a foreign file keeps its folder: $(steps_of "$W/other")" [ -e "$W/other/global_step14/notes.txt" ]
+check "it is named" grep -q "global_step14: .*notes.txt" "$W/notes.log"
+wait; sleep 1; rm -rf "$W/run" "$W/other"
+
 # The learning rate grows until the run diverges.
 run --save-interval 5 --save-when-busy wait --keep-last 1 --exit-interval 200 --lr 20 --lr-warmup-samples 1000 --clip-grad 0 \
     --alarm-command 'echo "$TRAIN_CAUSE" "$TRAIN_EXIT_STATUS." >>"$TRAIN_REPORT.called"' >"$W/jump.log" 2>&1

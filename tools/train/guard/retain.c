@@ -18,6 +18,7 @@
 #include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/write/replace.h"
 
 #define TAG     "global_step"
 #define REMOVED ".removed."             /* prefix that a checkpoint's name gets while it is being removed */
@@ -34,6 +35,7 @@ struct retain {
     pthread_t thread;
     bool running, ending;
     int64_t newest;                     /* the iteration that was last passed to retain_after_save(); -1: none */
+    int64_t foreign;                    /* the iteration for which a foreign file was last reported; -1: none */
 };
 
 /* ---- selecting the checkpoints to remove ---- */
@@ -87,12 +89,27 @@ static bool is_checkpoint_complete(char *path)
     return s != NULL;
 }
 
-static bool may_go(const struct retain *r, int64_t iteration)
+/* Returns true if a file in the checkpoint does not belong to it. The first such file is reported once. */
+static bool has_foreign_file(struct retain *r, int64_t iteration)
+{
+    char *path = tag_path(r, iteration, "");
+    struct err e = {0};
+    const bool foreign = replace_check(path, REPLACE_OUT, &e) < 0;
+
+    if (foreign && r->foreign != iteration)
+        r->o.print_line(r->o.arg, e.msg);
+    if (foreign)
+        r->foreign = iteration;
+    free(path);
+    return foreign;
+}
+
+static bool may_go(struct retain *r, int64_t iteration)
 {
     const bool listed = save_schedule_lists(r->o.schedule, iteration) && save_schedule_due(r->o.schedule, iteration);
 
-    return !listed && !has_retained_path(tag_path(r, iteration, KEEP)) &&
-           is_checkpoint_complete(tag_path(r, iteration, ""));
+    return !listed && iteration >= r->o.first && !has_retained_path(tag_path(r, iteration, KEEP)) &&
+           is_checkpoint_complete(tag_path(r, iteration, "")) && !has_foreign_file(r, iteration);
 }
 
 static int descending(const void *a, const void *b)
@@ -156,7 +173,7 @@ static int remove_one(const struct retain *r, int64_t iteration, struct err *e)
     return rc;
 }
 
-static void remove_old_checkpoints(const struct retain *r, int64_t newest)
+static void remove_old_checkpoints(struct retain *r, int64_t newest)
 {
     int64_t *found;
     struct err e = {0};
@@ -204,7 +221,7 @@ struct retain *retain_new(const struct retain_opts *o)
     sigset_t all, before;
 
     r->o = *o;
-    r->newest = -1;
+    r->newest = r->foreign = -1;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->more, NULL);
     /* Block all signals in this thread, so that the main thread handles them. */

@@ -1,12 +1,15 @@
 /*
  * retain.h - --keep-last: remove old checkpoints while a run saves
  *
- * A checkpoint is removed only if there is a newer complete one that `latest` names, and N - 1 others remain. Three
- * kinds of checkpoints are always kept: those that --save-schedule lists; those that cannot be opened completely,
- * because they may be copies in progress; and those with a file keep-global_step<I> next to them. Such a file is
- * created by retain_mark() after a loss spike, or by a person. A checkpoint is renamed first and then removed, so if
- * the process is killed at any point, the checkpoint either exists whole or not at all. A separate thread does the
- * removal.
+ * A checkpoint is removed only if there is a newer complete one that `latest` names, and N - 1 others remain. Five
+ * kinds of checkpoints are always kept:
+ *   those that --save-schedule lists;
+ *   those of another run, which were in the folder before a run that was loaded from another folder began;
+ *   those with a file that does not belong to a checkpoint;
+ *   those that cannot be opened completely, because they may be copies in progress;
+ *   those with a file keep-global_step<I> next to them, which retain_mark() creates after a loss spike, or a person.
+ * A checkpoint is renamed first and then removed, so if the process is killed at any point, the checkpoint either
+ * exists whole or not at all. A separate thread does the removal.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_RETAIN_H
 #define SHARDKIT_TRAIN_GUARD_RETAIN_H
@@ -19,6 +22,7 @@
 struct retain_opts {
     const char *dir;
     int64_t last;                       /* number of checkpoints to keep, at least 1 */
+    int64_t first;                      /* checkpoints of earlier iterations are never removed */
     const struct save_schedule *schedule;
     /* Called with one line of text about each checkpoint that could not be removed. Any thread may call it. */
     void (*print_line)(void *arg, const char *line);

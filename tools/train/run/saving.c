@@ -93,6 +93,19 @@ static uint64_t job_id(const struct run_ranks *r)
     return hash_bytes(hash_bytes(HASH_START, &r->start_s, sizeof r->start_s), &pid, sizeof pid);
 }
 
+/*
+ * Returns the first iteration whose checkpoint in the folder of --save may be of this run: 0 if the run continues one
+ * in that folder, otherwise the first that this job can save.
+ */
+static int64_t first_of_this_run(const struct trainer *t)
+{
+    char *parent = t->from ? path_parent(checkpoint_info(t->from)->path) : NULL;
+    const bool here = parent && path_same(parent, t->o.save) && !t->o.finetune;
+
+    free(parent);
+    return here ? 0 : t->progress.iteration + 1;
+}
+
 int saving_open(struct trainer *t, struct err *e)
 {
     struct run_saves *v = &t->saves;
@@ -128,6 +141,7 @@ int saving_open(struct trainer *t, struct err *e)
     optimizer_gate(net->optimizer, release_saved_bucket, t);
     if (t->o.keep_last > 0 && trainer_is_rank0(t))
         v->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
+                                                      .first = first_of_this_run(t),
                                                       .schedule = &t->o.saves, .print_line = print_save_warning,
                                                       .arg = &t->log });
     return 0;
