@@ -247,6 +247,15 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
         put_weights(p, make_whole_weights_map(z, t));
 }
 
+/* Returns true if the frozen_param_fragments of a rank lack frozen parameter i, which read_frozen_piece() reports. */
+static bool lacks_reported_piece(const struct zero *z, int i)
+{
+    for (int r = 0; r < z->world; r++)
+        if (z->rank[r].frozen && z->rank[r].frozen[i].record < 0)
+            return true;
+    return false;
+}
+
 static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t)
 {
     const struct zero_slot *s = &z->frozen[i];
@@ -260,9 +269,67 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
         put_weights(p, z->other_rank ? lost_map(z, t) : make_whole_weights_map(z, t));
     if (p->state[STATE_BF16] || p->state[STATE_FP32])
         return;
+    if (z->stage == 3 && !z->lost_model && type_of_frozen(z, i) != DTYPE_N) {
+        if (!lacks_reported_piece(z, i))
+            report_add(z->r, SEV_ERROR, "missing_key", z->path, ERR_NO_BYTE, p->name,
+                       "a frozen parameter of which a rank has no piece (frozen_param_fragments), or one of another "
+                       "type");
+        return;
+    }
+    if (z->stage != 3 && t && t->t.n_elems > 0 && !has_slot_shape(s, &t->t)) {
+        report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, p->name,
+                   "its tensor in `module` has another shape than frozen_param_shapes");
+        return;
+    }
     report_add(z->r, z->lost_model ? SEV_ERROR : SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,
                z->lost_model ? "a frozen parameter whose pieces are lost with the model_states files"
                              : "a frozen parameter without its values (exclude_frozen_parameters?)");
+}
+
+/*
+ * Returns true if two tensors of `module` that are stored apart differ in a sample at the start, in the middle or at
+ * the end. A sample that cannot be read counts as equal, because reading the whole tensor reports the error.
+ */
+static bool differ_in_module(const struct zero *z, const struct pt_tensor *a, const struct pt_tensor *b)
+{
+    enum { SAMPLE = 4096 };
+    const uint64_t len = (uint64_t)a->n_elems * (uint64_t)dtype_size(a->dtype), n = min_u64(len, SAMPLE);
+    const uint64_t at[] = { 0, align_down((len - n) / 2, 8), len - n };
+    char x[SAMPLE], y[SAMPLE];
+    bool found = a->dtype != b->dtype;
+
+    if ((a->record == b->record && a->at == b->at) || !a->contiguous || !b->contiguous)
+        return false;
+    for (int i = 0; i < 3 && !found; i++) {
+        const struct extent p = { a->record, a->at + at[i], n }, q = { b->record, b->at + at[i], n };
+        struct err ignored = {0};
+
+        found = files_read_extent(z->s->files, &p, x, &ignored) == 0 &&
+                files_read_extent(z->s->files, &q, y, &ignored) == 0 && memcmp(x, y, n) != 0;
+    }
+    return found;
+}
+
+/*
+ * Compare the tensor of the second name with that of the first, which `module` has as well in ZeRO-1 and 2: the shapes,
+ * and values if they are stored apart.
+ */
+static void check_shared(struct zero *z, const struct zero_tensor *t, const struct param *holder)
+{
+    const struct zero_tensor *first = NULL;
+
+    for (int i = 0; i < z->n_tensors && !first; i++)
+        first = strcmp(z->tensor[i].name, t->shared_with) == 0 ? &z->tensor[i] : NULL;
+    if (z->stage == 3 || !first || t->t.n_elems == 0 || first->t.n_elems == 0)
+        return;
+    if (!shape_equal(t->t.ndim, t->t.shape, holder->ndim, holder->shape)) {
+        report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, t->name,
+                   "has another shape in `module` than %s, whose tensor it shares by shared_params", holder->name);
+        return;
+    }
+    if (!z->o->no_tensors && differ_in_module(z, &t->t, &first->t))
+        report_add(z->r, z->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "tied", z->path, ERR_NO_BYTE, t->name,
+                   "differs in `module` from %s, whose tensor it shares by shared_params", holder->name);
 }
 
 /*
@@ -275,6 +342,7 @@ static void make_shared(struct zero *z, const struct zero_tensor *t)
 
     if (!holder)
         return;
+    check_shared(z, t, holder);
     p = add_zero_param(z, t->name, holder->ndim, holder->shape);
     p->state[STATE_BF16] = holder->state[STATE_BF16];
     p->state[STATE_FP32] = holder->state[STATE_FP32];

@@ -115,9 +115,41 @@ static const char *more_states(struct zero *z)
     return all;
 }
 
+/* Returns the name of a state in group g of rank `a` that rank `b` does not have in this group, or NULL. */
+static const char *find_lacking_state(const struct zero_rank *a, const struct zero_rank *b)
+{
+    for (int i = 0; i < a->n_more; i++) {
+        bool met = false;
+
+        for (int k = 0; k < b->n_more && !met; k++)
+            met = a->more[i].group == b->more[k].group && strcmp(a->more[i].name, b->more[k].name) == 0;
+        if (!met)
+            return a->more[i].name;
+    }
+    return NULL;
+}
+
+/* Check that all ranks have the same states other than Adam's. */
+static void compare_extra_states(struct zero *z)
+{
+    const struct zero_rank *lead = &z->rank[z->lead];
+
+    for (int r = z->lead + 1; lead->settings && r < z->world; r++) {
+        const char *lacking = z->rank[r].settings ? find_lacking_state(lead, &z->rank[r]) : NULL;
+        const char *more = z->rank[r].settings ? find_lacking_state(&z->rank[r], lead) : NULL;
+
+        if (!lacking && !more)
+            continue;
+        report_add(z->r, SEV_ERROR, "no_moments", optim_path(z, r), ERR_NO_BYTE, NULL, "%s a state %s, another rank's "
+                   "file does%s", lacking ? "has not" : "has", lacking ? lacking : more, lacking ? "" : " not");
+        return;
+    }
+}
+
 /* Report that the optimizer is not Adam. Its master weights are read as usual; its states become values. */
 static void report_extra_states(struct zero *z)
 {
+    compare_extra_states(z);
     z->s->run.more_states = more_states(z);
     if (z->s->run.more_states)
         report_add(z->r, SEV_NOTE, "optimizer", z->s->path, ERR_NO_BYTE, NULL,
