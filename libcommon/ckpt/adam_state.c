@@ -102,6 +102,8 @@ struct adam_step adam_find_step(const struct adam_file *a, int g, struct report 
         s.found = tensor_number(a, &t, r, &s.value) == 0;
     } else if (v) {
         s.found = pk_as_double(v, &s.value);
+        if (!s.found && s.in_state)
+            report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is no number", g);
     }
     if (s.found && !adam_step_is_valid(s.value)) {
         report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is %g", g, s.value);

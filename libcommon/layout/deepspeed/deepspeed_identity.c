@@ -244,6 +244,22 @@ static void check_stage_settings(struct ds *d, bool *reported)
         }
 }
 
+/* Check that all files of the optimizer have its step, or none has. */
+static void check_steps_there(struct ds *d, bool *reported)
+{
+    int with = -1;
+
+    for (int i = 0; i < d->n_files; i++)
+        with = d->mark[i][DS_STEP] ? i : with;
+    for (int i = 0; i < d->n_files && with >= 0; i++)
+        if (d->mark[i][DS_SETTINGS] && !d->mark[i][DS_STEP] && !reported[i]) {
+            report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
+                       NULL, "has no step of the optimizer, %s has one",
+                       files_name(d->s->files, d->s->file[with].file));
+            reported[i] = true;
+        }
+}
+
 /* Compare all other values of the arguments and the schedule. */
 static void check_values(struct ds *d, struct marked *v, bool *reported)
 {
@@ -276,6 +292,7 @@ void ds_check_marks(struct ds *d)
     check_values(d, v, reported);
     check_settings(d, reported);
     check_stage_settings(d, reported);
+    check_steps_there(d, reported);
     free(reported);
     free(v);
 }

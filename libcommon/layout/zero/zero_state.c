@@ -24,21 +24,27 @@ static void read_zero_optimizer(struct zero *z, const struct source_file *f)
     run->step_is_tensor = step.is_tensor;
 }
 
-/* Check that the optimizer's step counter is equal in all files. */
-static void compare_steps(struct zero *z)
-{
-    const double first = z->rank[z->lead].step;
-
-    for (int r = z->lead + 1; r < z->world; r++)
-        if (z->rank[r].step >= 0 && first >= 0 && z->rank[r].step != first)
-            report_add(z->r, zero_mismatch(z), "mixed_saves",
-                       files_name(z->s->files, z->s->file[z->optim_file[r]].file), ERR_NO_BYTE, NULL,
-                       "optimizer step %.0f, rank 0 has %.0f", z->rank[r].step, first);
-}
-
 static const char *optim_path(const struct zero *z, int rank)
 {
     return files_name(z->s->files, z->s->file[z->optim_file[rank]].file);
+}
+
+/* Check that the optimizer's step counter is equal in all files, and that all with moments have one or none has. */
+static void compare_steps(struct zero *z)
+{
+    const struct zero_rank *lead = &z->rank[z->lead];
+
+    for (int r = z->lead + 1; r < z->world; r++) {
+        const struct zero_rank *rank = &z->rank[r];
+
+        if (rank->step >= 0 && lead->step >= 0 && rank->step != lead->step)
+            report_add(z->r, zero_mismatch(z), "mixed_saves", optim_path(z, r), ERR_NO_BYTE, NULL,
+                       "optimizer step %.0f, rank 0 has %.0f", rank->step, lead->step);
+        else if (lead->settings && rank->settings && !lead->no_moments && !rank->no_moments &&
+                 (rank->step < 0) != (lead->step < 0))
+            report_add(z->r, zero_mismatch(z), "mixed_saves", optim_path(z, rank->step < 0 ? r : z->lead), ERR_NO_BYTE,
+                       NULL, "has no step of the optimizer, another rank's file has one");
+    }
 }
 
 /* Check that learning rates, betas and loss scale are equal in all files, as they are in one save. */

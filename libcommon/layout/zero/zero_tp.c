@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/zero/zero_source.h"
@@ -397,6 +398,24 @@ static void share_again(struct source *s)
     }
 }
 
+/* Compare the settings of the optimizer of a tensor rank with those of rank 0. */
+static void compare_rank_settings(const struct joining *j, const struct source *a, const struct source *b,
+                                  enum severity severity)
+{
+    char *x, *y, mine[160], firsts[160];
+
+    if (!a->run.optimizer_pt || !b->run.optimizer_pt)
+        return;
+    x = adam_settings(&(struct adam_file){ a->files, a->run.optimizer_pt, a->path, a->run.optimizer });
+    y = adam_settings(&(struct adam_file){ b->files, b->run.optimizer_pt, b->path, b->run.optimizer });
+    if (adam_settings_differ(y, x, mine, firsts) && !str_starts(mine, "param_alignment_paddings"))
+        report_add(j->r, severity, "mixed_saves", pt_path(b->run.optimizer_pt), ERR_NO_BYTE, NULL,
+                   "the optimizer's %s, tensor rank 0 has %s", *mine ? mine : "setting is missing",
+                   *firsts ? firsts : "none");
+    free(x);
+    free(y);
+}
+
 /* Compare what the files of all tensor ranks state: counters, settings, and values of the caller. */
 static void compare_ranks(const struct joining *j, const struct zero *z)
 {
@@ -410,6 +429,7 @@ static void compare_ranks(const struct joining *j, const struct zero *z)
             a->run.iteration != b->run.iteration || a->run.opt_step != b->run.opt_step || a->n_params != b->n_params)
             report_add(j->r, severity, "mixed_saves", a->path, ERR_NO_BYTE, NULL,
                        "tensor rank %d has another stage, step, number of ranks or of parameters than rank 0", t);
+        compare_rank_settings(j, a, b, severity);
         zero_model_compare_tensor_ranks(z, b->run.values_pt);
         if (b->run.values_pt)
             zero_tp_check_degrees(z, pt_root(b->run.values_pt), pt_path(b->run.values_pt), j->n);
