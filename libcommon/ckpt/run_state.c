@@ -416,10 +416,40 @@ static int64_t claimed_qkv_rows(const struct source *s)
     return (heads + 2 * kv_heads) * channels;
 }
 
+/* Returns true if an argument is there and is true. */
+static bool is_argument_true(const struct source *s, const char *key)
+{
+    return pk_int_or(pk_get(s->run.args, key), 0) != 0;
+}
+
+/*
+ * Compare what the embedding consists of with the arguments: position embeddings, which the type "absolute" has and
+ * "alibi" and "rotary" have not, and the norm after the word embeddings.
+ */
+static void check_embedding(const struct source *s, const struct param *positions, bool norm, struct report *r)
+{
+    const struct model_config *c = &s->config;
+    const bool absolute = strcmp(c->position, "absolute") == 0;
+    const bool none = strcmp(c->position, "alibi") == 0 || strcmp(c->position, "rotary") == 0;
+
+    if (positions)
+        check_claim(s, positions->name, "max_position_embeddings", c->max_positions, positions->shape[0], r);
+    if ((absolute && !positions) || (none && positions))
+        report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, positions ? positions->name : NULL,
+                   "the training arguments list positions of the type %s, but the files have %sposition embeddings",
+                   c->position, positions ? "" : "no ");
+    if (pk_get(s->run.args, "embed_layernorm") &&
+        norm != (c->embed_layernorm || is_argument_true(s, "use_bnb_optimizer")))
+        report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, NULL,
+                   "the training arguments list %s norm after the word embeddings (embed_layernorm), but the files "
+                   "have %s", norm ? "no" : "a", norm ? "one" : "none");
+}
+
 static void check_config(const struct source *s, struct report *r)
 {
     const struct model_config *c = &s->config;
-    const struct param *mlp = NULL, *words = NULL, *qkv = NULL;
+    const struct param *mlp = NULL, *words = NULL, *qkv = NULL, *positions = NULL;
+    bool norm = false;
     int64_t n_layers = 0;
 
     for (int i = 0; i < s->n_params; i++) {
@@ -435,7 +465,12 @@ static void check_config(const struct source *s, struct report *r)
             qkv = p;
         if (p->ndim == 2 && param_ends(p->name, ROLE_WORD))
             words = p;
+        if (p->ndim == 2 && param_ends(p->name, ROLE_POSITION))
+            positions = p;
+        norm |= param_ends(p->name, ROLE_WORD_NORM_W);
     }
+    if (words)
+        check_embedding(s, positions, norm, r);
     check_claim(s, NULL, "num_layers", c->n_layers, n_layers, r);
     if (words)
         check_claim(s, words->name, "hidden_size", c->hidden, words->shape[1], r);

@@ -201,8 +201,21 @@ static void check_settings(struct ds *d, bool *reported)
 }
 
 /*
+ * Returns true if a setting is the same in all stages. The groups of stages may be in another order, so their weight
+ * decay and learning rate are not compared, and paddings are those of each stage.
+ */
+static bool is_same_in_stages(const char *line, size_t key)
+{
+    const char *betas = strstr(line, ".betas"), *eps = strstr(line, ".eps");
+
+    if (str_starts(line, "param_groups"))
+        return (betas && betas < line + key) || (eps && eps < line + key);
+    return !str_starts(line, "param_alignment_paddings");
+}
+
+/*
  * Compare the optimizer settings of two stages, line by line as long as both list the same settings: stages may have
- * other groups, and their paddings differ. Copies the first two lines that differ to `a` and `b`.
+ * other groups. Copies the first two lines that differ to `a` and `b`.
  */
 static bool stage_settings_differ(const char *x, const char *y, char a[160], char b[160])
 {
@@ -211,7 +224,7 @@ static bool stage_settings_differ(const char *x, const char *y, char a[160], cha
 
         if (key != strcspn(y, " ") || memcmp(x, y, key) != 0)
             return false;
-        if (!str_starts(x, "param_alignment_paddings") && (n != m || memcmp(x, y, n) != 0)) {
+        if (is_same_in_stages(x, key) && (n != m || memcmp(x, y, n) != 0)) {
             snprintf(a, 160, "%.*s", (int)n, x);
             snprintf(b, 160, "%.*s", (int)m, y);
             return true;
@@ -260,6 +273,29 @@ static void check_steps_there(struct ds *d, bool *reported)
         }
 }
 
+/* Check that values which every mp_rank file of a save has are in all of them, or in none. */
+static void check_keys_there(struct ds *d, bool *reported)
+{
+    static const char *const keys[] = { "checkpoint_info", "random_rng_state", "np_rng_state", "torch_rng_state",
+                                        "cuda_rng_state", "rng_tracker_states" };
+
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        int with = -1;
+
+        for (int i = 0; i < d->n_files; i++)
+            if (d->name[i].kind == DS_MP && d->s->file[i].pt && pk_get(pt_root(d->s->file[i].pt), keys[k]))
+                with = i;
+        for (int i = 0; i < d->n_files && with >= 0; i++) {
+            if (d->name[i].kind != DS_MP || !d->s->file[i].pt || reported[i] ||
+                pk_get(pt_root(d->s->file[i].pt), keys[k]))
+                continue;
+            report_add(d->r, ds_mismatch(d), "missing_key", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
+                       NULL, "has no %s, %s has it", keys[k], files_name(d->s->files, d->s->file[with].file));
+            reported[i] = true;
+        }
+    }
+}
+
 /* Compare all other values of the arguments and the schedule. */
 static void check_values(struct ds *d, struct marked *v, bool *reported)
 {
@@ -293,6 +329,7 @@ void ds_check_marks(struct ds *d)
     check_settings(d, reported);
     check_stage_settings(d, reported);
     check_steps_there(d, reported);
+    check_keys_there(d, reported);
     free(reported);
     free(v);
 }

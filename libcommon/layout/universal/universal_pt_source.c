@@ -483,6 +483,8 @@ static void check_param_sizes(struct opened *u, const struct param *p)
     int layer;
     const struct param_row *row = param_find(p->name, &layer);
 
+    if (shape_count(p->ndim, p->shape) == 0)
+        return;                         /* reported as a tensor without elements */
     if (row && s->config.hidden > 0 && p->ndim != row->ndim) {
         report_add(u->r, SEV_ERROR, "shape", s->path, ERR_NO_BYTE, p->name, "has %d dimensions, but must have %d",
                    p->ndim, row->ndim);
