@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/plan/tmap.h"
 
 /* Returns the entry of a dict whose key is the integer n, or NULL. */
 static const struct pk *get_int(const struct pk *dict, int64_t n)
@@ -84,6 +85,33 @@ static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, s
 bool adam_step_is_valid(double step)
 {
     return step >= 0 && step < 9e15 && step == floor(step);
+}
+
+bool adam_read_number(struct files *files, const struct pt *pt, const struct pk *v, struct report *r, double *value,
+                      bool *is_tensor)
+{
+    struct pt_tensor t;
+    struct err e = {0};
+    struct extent at;
+    struct tmap_slice slice = { .n_extents = 1, .extent = &at };
+    struct tmap map = { .op = TMAP_CONCAT, .n_slices = 1, .slice = &slice };
+    char bytes[16];
+
+    *is_tensor = false;
+    if (pk_as_double(v, value))
+        return true;
+    if (!pt_tensor(pt, v, &t) || t.n_elems != 1 || pt_tensor_bytes(&t) > sizeof bytes)
+        return false;
+    *is_tensor = true;
+    at = (struct extent){ .record = t.record, .at = t.at, .len = pt_tensor_bytes(&t) };
+    map.dtype = t.dtype;
+    map.len = slice.len = at.len;
+    if (tmap_read_checked(&map, files, (struct tmap_range){ 0, 0, map.len }, bytes, &e) < 0) {
+        report_add_err(r, "crc", &e);
+        return false;
+    }
+    *value = dtype_value(t.dtype, bytes);
+    return true;
 }
 
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r)
@@ -279,12 +307,29 @@ char *adam_settings(const struct adam_file *a)
     return out.buf;
 }
 
-bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160])
+/*
+ * Returns true if a setting is the same in all pipeline stages. The groups of stages may be in another order, so their
+ * weight decay and learning rate are not compared, and paddings are those of each stage. `key` is the length of its
+ * name.
+ */
+static bool is_same_in_stages(const char *line, size_t key)
 {
-    while (*x || *y) {
-        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+    const char *betas = strstr(line, ".betas"), *eps = strstr(line, ".eps");
 
-        if (n != m || memcmp(x, y, n) != 0) {
+    if (str_starts(line, "param_groups"))
+        return (betas && betas < line + key) || (eps && eps < line + key);
+    return !str_starts(line, "param_alignment_paddings");
+}
+
+/* Compares the texts as the two functions below describe; `stages`: those of two pipeline stages. */
+static bool find_other_setting(const char *x, const char *y, bool stages, char a[160], char b[160])
+{
+    while (stages ? *x && *y : *x || *y) {
+        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n"), key = strcspn(x, " ");
+
+        if (stages && (key != strcspn(y, " ") || memcmp(x, y, key) != 0))
+            return false;
+        if ((!stages || is_same_in_stages(x, key)) && (n != m || memcmp(x, y, n) != 0)) {
             snprintf(a, 160, "%.*s", (int)n, x);
             snprintf(b, 160, "%.*s", (int)m, y);
             return true;
@@ -293,6 +338,16 @@ bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]
         y += m + (y[m] == '\n');
     }
     return false;
+}
+
+bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160])
+{
+    return find_other_setting(x, y, false, a, b);
+}
+
+bool adam_stage_settings_differ(const char *x, const char *y, char a[160], char b[160])
+{
+    return find_other_setting(x, y, true, a, b);
 }
 
 void adam_check(const struct adam_file *a, int g, struct report *r)

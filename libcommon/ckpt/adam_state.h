@@ -42,6 +42,12 @@ struct adam_step {
 /* Returns true if `step` is a whole number from 0 on, as every optimizer's step counter is. */
 bool adam_step_is_valid(double step);
 /*
+ * Read v, a plain number or a tensor of one element in `pt`, whose record is checked. *is_tensor is set to true for a
+ * tensor. Returns false if it is no number, or, after a finding "crc", if the tensor cannot be read.
+ */
+bool adam_read_number(struct files *files, const struct pt *pt, const struct pk *v, struct report *r, double *value,
+                      bool *is_tensor);
+/*
  * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on,
  * `found` is false and an ERROR is reported.
  */
@@ -82,5 +88,10 @@ char *adam_settings(const struct adam_file *a);
  * ends there, its line is "". Returns false if the texts are equal.
  */
 bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
+/*
+ * The same of two pipeline stages, as long as both list the same settings, because stages may have other groups. Only
+ * settings are compared that all stages share.
+ */
+bool adam_stage_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 
 #endif

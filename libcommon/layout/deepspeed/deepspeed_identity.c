@@ -200,41 +200,6 @@ static void check_settings(struct ds *d, bool *reported)
     }
 }
 
-/*
- * Returns true if a setting is the same in all stages. The groups of stages may be in another order, so their weight
- * decay and learning rate are not compared, and paddings are those of each stage.
- */
-static bool is_same_in_stages(const char *line, size_t key)
-{
-    const char *betas = strstr(line, ".betas"), *eps = strstr(line, ".eps");
-
-    if (str_starts(line, "param_groups"))
-        return (betas && betas < line + key) || (eps && eps < line + key);
-    return !str_starts(line, "param_alignment_paddings");
-}
-
-/*
- * Compare the optimizer settings of two stages, line by line as long as both list the same settings: stages may have
- * other groups. Copies the first two lines that differ to `a` and `b`.
- */
-static bool stage_settings_differ(const char *x, const char *y, char a[160], char b[160])
-{
-    while (*x && *y) {
-        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n"), key = strcspn(x, " ");
-
-        if (key != strcspn(y, " ") || memcmp(x, y, key) != 0)
-            return false;
-        if (is_same_in_stages(x, key) && (n != m || memcmp(x, y, n) != 0)) {
-            snprintf(a, 160, "%.*s", (int)n, x);
-            snprintf(b, 160, "%.*s", (int)m, y);
-            return true;
-        }
-        x += n + (x[n] == '\n');
-        y += m + (y[m] == '\n');
-    }
-    return false;
-}
-
 /* Compare the settings of each stage with those of the first stage, because one optimizer trains all stages. */
 static void check_stage_settings(struct ds *d, bool *reported)
 {
@@ -247,7 +212,7 @@ static void check_stage_settings(struct ds *d, bool *reported)
 
             if (!text)
                 continue;
-            if (first && !reported[i] && stage_settings_differ(text, first, mine, firsts)) {
+            if (first && !reported[i] && adam_stage_settings_differ(text, first, mine, firsts)) {
                 report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file),
                            ERR_NO_BYTE, NULL, "the optimizer's %s, another pipeline stage has %s", mine, firsts);
                 reported[i] = true;

@@ -94,38 +94,15 @@ void dsmoe_sort_group(const struct dsmoe *x, int g)
 
 /* ---- states ---- */
 
-/* Read v, a plain number or a tensor of one element, whose record is checked. Returns false if it is no number. */
-static bool read_step_number(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *v, double *step)
-{
-    struct pt_tensor t;
-    struct err e = {0};
-    struct extent at;
-    struct tmap_slice slice = { .n_extents = 1, .extent = &at };
-    struct tmap map = { .op = TMAP_CONCAT, .n_slices = 1, .slice = &slice };
-    char bytes[16];
-
-    if (pk_as_double(v, step))
-        return true;
-    if (!pt_tensor(f->pt, v, &t) || t.n_elems != 1 || pt_tensor_bytes(&t) > sizeof bytes)
-        return false;
-    x->s->run.step_is_tensor = true;
-    at = (struct extent){ .record = t.record, .at = t.at, .len = pt_tensor_bytes(&t) };
-    map.dtype = t.dtype;
-    map.len = slice.len = at.len;
-    if (tmap_read_checked(&map, x->s->files, (struct tmap_range){ 0, 0, map.len }, bytes, &e) < 0) {
-        report_add_err(x->r, "crc", &e);
-        return false;
-    }
-    *step = dtype_value(t.dtype, bytes);
-    return true;
-}
-
 void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *v)
 {
     struct run_state *run = &x->s->run;
     double step;
+    bool is_tensor = false;
+    const bool is_number = v && adam_read_number(x->s->files, f->pt, v, x->r, &step, &is_tensor);
 
-    if (!v || !read_step_number(x, f, v, &step))
+    run->step_is_tensor |= is_tensor;
+    if (!is_number)
         return;
     run->step_in_state = true;
     if (!adam_step_is_valid(step))

@@ -135,29 +135,11 @@ static bool set_megatron_step(const struct megatron *x, const struct pt *pt, con
     return adam_step_is_valid(step) && x->o->accept_mismatch;
 }
 
-/* Read v, a plain number or a tensor of one element, whose record is checked. Returns false if it is no number. */
 static bool read_step_value(const struct megatron *x, const struct pt *pt, const struct pk *v, double *step)
 {
-    struct pt_tensor t;
-    struct err e = {0};
-    struct extent at;
-    struct tmap_slice slice = { .n_extents = 1, .extent = &at };
-    struct tmap map = { .op = TMAP_CONCAT, .n_slices = 1, .slice = &slice };
-    char bytes[16];
+    bool is_tensor;
 
-    if (pk_as_double(v, step))
-        return true;
-    if (!pt_tensor(pt, v, &t) || t.n_elems != 1 || pt_tensor_bytes(&t) > sizeof bytes)
-        return false;
-    at = (struct extent){ .record = t.record, .at = t.at, .len = pt_tensor_bytes(&t) };
-    map.dtype = t.dtype;
-    map.len = slice.len = at.len;
-    if (tmap_read_checked(&map, x->s->files, (struct tmap_range){ 0, 0, map.len }, bytes, &e) < 0) {
-        report_add_err(x->r, "crc", &e);
-        return false;
-    }
-    *step = dtype_value(t.dtype, bytes);
-    return true;
+    return adam_read_number(x->s->files, pt, v, x->r, step, &is_tensor);
 }
 
 /* Read the steps of a rank's groups, where optimizers other than torch's have them. Returns false after a report. */
