@@ -80,7 +80,7 @@ static bool assign_numbers(struct lightning_optimizer *p, struct pk *const *grou
     int number = 0;
 
     if (n_groups == 2 && is_without_decay(group[0]) == is_without_decay(group[1]))
-        return refuse_states(p, "two groups, of which not exactly one is without weight decay");
+        return refuse_states(p, "two groups, and not exactly one of them is without weight decay");
     if (n_groups != 1 && n_groups != 2)
         return refuse_states(p, "more than two groups of parameters");
     for (uint32_t g = 0; g < n_groups; g++)

@@ -272,7 +272,7 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
     if (z->stage == 3 && !z->lost_model && type_of_frozen(z, i) != DTYPE_N) {
         if (!lacks_reported_piece(z, i))
             report_add(z->r, SEV_ERROR, "missing_key", z->path, ERR_NO_BYTE, p->name,
-                       "a frozen parameter of which a rank has no piece (frozen_param_fragments), or one of another "
+                       "a frozen parameter: a rank has no piece of it (frozen_param_fragments), or a piece of another "
                        "type");
         return;
     }
