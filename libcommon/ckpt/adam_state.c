@@ -309,8 +309,8 @@ char *adam_settings(const struct adam_file *a)
 
 /*
  * Returns true if a setting is the same in all pipeline stages. The groups of stages may be in another order, so their
- * weight decay and learning rate are not compared, and paddings are those of each stage. `key` is the length of its
- * name.
+ * weight decay and learning rate are not compared here, and paddings are those of each stage. `key` is the length of
+ * its name.
  */
 static bool is_same_in_stages(const char *line, size_t key)
 {

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
@@ -222,6 +224,101 @@ static void check_stage_settings(struct ds *d, bool *reported)
         }
 }
 
+/* ---- weight decay of stages ---- */
+
+/* The weight decay of one kind of parameter, such as "mlp.dense_4h_to_h.weight" of any layer. */
+struct kind_decay {
+    const char *name;                   /* the first parameter of the kind that was read */
+    const char *value;                  /* its weight decay, ended by a newline */
+    int pp;
+    bool varies;                        /* true if it differs within a stage: then stages are not compared */
+};
+struct kind_table {
+    struct names *names;                /* kind: index in kind */
+    struct kind_decay *kind;
+    size_t cap;
+};
+
+/* Returns a parameter's name without its layer number. */
+static const char *kind_of(const char *name)
+{
+    const size_t digits = strspn(name, "0123456789");
+
+    return digits > 0 && name[digits] == '.' ? name + digits + 1 : name;
+}
+
+/* Returns the weight decay of group g in a text of adam_settings(), ended by a newline, or NULL if it has none. */
+static const char *find_decay(const char *settings, int g)
+{
+    char key[64];
+    const char *at;
+
+    snprintf(key, sizeof key, "param_groups.%d.weight_decay ", g);
+    for (at = settings; at && !str_starts(at, key); at = at ? at + 1 : NULL)
+        at = strchr(at, '\n');
+    return at ? at + strlen(key) : NULL;
+}
+
+static bool is_same_line(const char *a, const char *b)
+{
+    const size_t n = strcspn(a, "\n");
+
+    return n == strcspn(b, "\n") && memcmp(a, b, n) == 0;
+}
+
+/*
+ * Compare the weight decay of a parameter of stage pp with that of its kind in other stages. Returns true after the
+ * report of a difference.
+ */
+static bool compare_decay(struct ds *d, struct kind_table *t, int file, const char *name, const char *value)
+{
+    const int pp = d->s->file[file].pp, i = names_find(t->names, kind_of(name));
+
+    if (i < 0) {
+        ARRAY_ROOM(t->kind, t->cap, (size_t)names_n(t->names) + 1);
+        t->kind[names_n(t->names)] = (struct kind_decay){ name, value, pp, false };
+        names_add(t->names, kind_of(name), names_n(t->names));
+    } else if (t->kind[i].pp == pp) {
+        t->kind[i].varies |= !is_same_line(t->kind[i].value, value);
+    } else if (!t->kind[i].varies && !is_same_line(t->kind[i].value, value)) {
+        report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[file].file), ERR_NO_BYTE,
+                   name, "is in a group with weight_decay %.*s, %.100s of another pipeline stage has %.*s",
+                   (int)strcspn(value, "\n"), value, t->kind[i].name, (int)strcspn(t->kind[i].value, "\n"),
+                   t->kind[i].value);
+        return true;
+    }
+    return false;
+}
+
+/*
+ * Compare the weight decay of each kind of parameter in all stages, because stages may list their groups in another
+ * order.
+ */
+static void check_stage_decay(struct ds *d, bool *reported)
+{
+    struct arena *a = arena_new(0);
+    struct kind_table t = { .names = names_new(a) };
+
+    for (int pp = 0; pp < d->topo.pp; pp++) {
+        const struct ds_stage *stage = d->ref[pp];
+        int i = 0;
+        bool differs = false;
+
+        while (i < d->n_files && (d->s->file[i].pp != pp || !d->mark[i][DS_SETTINGS]))
+            i++;
+        for (int g = 0; stage && i < d->n_files && g < stage->n_groups && !differs && !reported[i]; g++) {
+            const char *value = find_decay(d->mark[i][DS_SETTINGS], g);
+
+            for (int k = 0; value && k < stage->group[g].n && !differs; k++)
+                differs = compare_decay(d, &t, i, stage->group[g].slice[k].name, value);
+        }
+        if (differs)
+            reported[i] = true;
+    }
+    free(t.kind);
+    arena_free(a);
+}
+
 /* Check that all files of the optimizer have its step, or none has. */
 static void check_steps_there(struct ds *d, bool *reported)
 {
@@ -293,6 +390,7 @@ void ds_check_marks(struct ds *d)
     check_values(d, v, reported);
     check_settings(d, reported);
     check_stage_settings(d, reported);
+    check_stage_decay(d, reported);
     check_steps_there(d, reported);
     check_keys_there(d, reported);
     free(reported);
