@@ -432,5 +432,8 @@ int layout_check_merge(const struct source *s, const struct merge_request *q, st
                   s->path, q->repair ? "--repair, which keeps them," : "--target-tp");
     else if (s->layout->zero_files && q->certificate)
         err_usage(e, "%s: --certificate applies only to checkpoints of the pipeline engine", s->path);
+    else if (s->topo.tp < 1)
+        err_usage(e, "%s: no tensor-parallel ranks are known in this %s checkpoint, so there is nothing to merge; "
+                     "reshape --to converts it", s->path, s->layout->name);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -22,8 +22,9 @@ static const char *get_non_dcp_option(const struct write_request *q, bool rename
     const char *option = ds_request_option(d);
 
     return d->topo.tp && !renames ? "--target-tp" : d->topo.pp ? "--target-pp" : d->topo.dp ? "--target-dp" :
-           d->vocab && !renames ? "--pad-vocab-size-to" : option ? option :
-           d->no_optimizer && same ? "--drop-optimizer" : d->like ? "--like" : q->certificate ? "--certificate" : NULL;
+           d->vocab && !renames ? "--pad-vocab-size-to" : option ? option : d->like ? "--like" :
+           q->certificate ? "--certificate" : !same ? NULL : q->weights_only ? "--weights-only" :
+           d->no_optimizer ? "--drop-optimizer" : NULL;
 }
 
 int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same, struct err *e)
@@ -32,7 +33,8 @@ int dcp_check_request(const struct source *s, const struct write_request *q, boo
 
     if (option)
         err_usage(e, "%s: %s does not apply to a checkpoint of torch.distributed, which can only be converted to "
-                  "another number of ranks (--ranks, --mesh)", s->path, option);
+                  "another number of ranks (--ranks, --mesh)%s", s->path, option,
+                  q->shards->no_optimizer && same ? "; ckpt-edit drop optimizer leaves the optimizer out" : "");
     else if ((q->rules || (q->config && !q->weights_only)) && !renames)
         err_usage(e, "%s: --rules and --config translate names between Megatron and Transformers, but OUT keeps the "
                   "names of IN", s->path);
