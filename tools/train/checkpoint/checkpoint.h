@@ -128,6 +128,11 @@ char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
  * cannot be read, or contains a text that cannot be the name of a folder in DIR.
  */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
+/*
+ * Set `latest` in the folder to the checkpoint `tag` and return 1 if its save was interrupted after it had renamed the
+ * checkpoint and before it set `latest`. Otherwise returns 0 and changes nothing. The caller holds the folder's lock.
+ */
+MUST_CHECK int checkpoint_complete_publish(const char *dir, const char *tag, struct err *e);
 /* Returns what is known about the checkpoint. The result belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /*

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
@@ -141,6 +142,34 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
 
 /* ---- choosing the tag ---- */
 
+/* Returns the checkpoint of an interrupted save that is newer than the one that `latest` names, or NULL. */
+static char *newer_than_latest(const char *dir, const char *latest)
+{
+    char *found = is_after_latest(dir) ? interrupted_publish(dir) : NULL;
+
+    if (found && (!latest || checkpoint_tag_number(found) > checkpoint_tag_number(latest)))
+        return found;
+    free(found);
+    return NULL;
+}
+
+int checkpoint_complete_publish(const char *dir, const char *tag, struct err *e)
+{
+    char *latest = checkpoint_pointer(dir, "latest", e), *path = path_join(dir, "latest");
+    char *next = path_join(dir, "latest.next"), *found = e->kind == ERR_NONE ? newer_than_latest(dir, latest) : NULL;
+    int rc = e->kind == ERR_NONE ? 0 : -1;
+
+    if (found && strcmp(found, tag) == 0)
+        rc = file_replace(path, tag, strlen(tag), e) < 0 ? -1 : 1;
+    if (rc > 0)
+        unlink(next);
+    free(found);
+    free(next);
+    free(path);
+    free(latest);
+    return rc;
+}
+
 static char *plain_tag(const char *dir, struct report *notes, struct err *e)
 {
     char *tag = checkpoint_pointer(dir, "latest", e), *found;
@@ -148,14 +177,13 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
 
     if (e->kind != ERR_NONE)
         return NULL;
-    found = is_after_latest(dir) ? interrupted_publish(dir) : NULL;
-    if (found && (!tag || checkpoint_tag_number(found) > checkpoint_tag_number(tag))) {
+    found = newer_than_latest(dir, tag);
+    if (found) {
         report_add(notes, SEV_NOTE, "latest", dir, ERR_NO_BYTE, NULL,
                    "the last save was cut off before it wrote 'latest'; %s is complete and is used", found);
         free(tag);
         return found;
     }
-    free(found);
     if (tag)
         return tag;
     found = list_tag_names(dir, &n);

@@ -349,6 +349,34 @@ int savedir_check_steps(struct trainer *t, struct err *e)
     return 0;
 }
 
+/* Read the name of the newest complete checkpoint, which the status shows. */
+static void read_complete_tag(struct trainer *t)
+{
+    checkpoint_latest(t->o.save, t->saves.complete_tag, sizeof t->saves.complete_tag);
+    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
+}
+
+void savedir_set_latest(struct trainer *t)
+{
+    const struct run_start b = { t->from ? checkpoint_info(t->from)->path : NULL, 0 };
+    struct err e = {0};
+    char *tag;
+    int rc;
+
+    if (!trainer_is_rank0(t) || !writes_checkpoints(t) || !b.path || t->o.finetune || t->o.new_run ||
+        !is_in_save(t, &b))
+        return;
+    tag = path_base(b.path);
+    rc = checkpoint_complete_publish(t->o.save, tag, &e);
+    if (rc > 0)
+        show_line(&t->log, "note: %s: 'latest' now names %s", t->o.save, tag);
+    else if (rc < 0)
+        show_line(&t->log, "warning: 'latest' cannot be set to %s: %s; run ckpt-edit latest %s %s", tag, e.msg,
+                  t->o.save, tag);
+    free(tag);
+    read_complete_tag(t);
+}
+
 int savedir_set_aside(struct trainer *t, struct err *e)
 {
     char where[512];
@@ -358,8 +386,7 @@ int savedir_set_aside(struct trainer *t, struct err *e)
     if (checkpoint_steps_set_aside(t->o.save, t->saves.moves.after, t->saves.moves.tag, where, sizeof where, e) < 0)
         return -1;
     t->saves.moves.due = false;
-    checkpoint_latest(t->o.save, t->saves.complete_tag, sizeof t->saves.complete_tag);
-    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
+    read_complete_tag(t);
     if (*where)
         show_line(&t->log, "checkpoints that were there are moved to %s", where);
     return 0;

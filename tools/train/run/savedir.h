@@ -37,5 +37,11 @@ MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
  * anything, and only on rank 0.
  */
 MUST_CHECK int savedir_set_aside(struct trainer *t, struct err *e);
+/*
+ * If the run begins with a checkpoint of the folder whose save was interrupted before it set `latest`, rank 0 sets
+ * `latest` to it and prints a note, or a warning with the command that does so. Called after everything was checked,
+ * because a run that has nothing to train saves nothing and would leave `latest` at the checkpoint before.
+ */
+void savedir_set_latest(struct trainer *t);
 
 #endif

@@ -308,6 +308,7 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     if (build_network(t, e) < 0 || sets_open(t, e) < 0 || (t->o.save && saving_open(t, e) < 0))
         return -1;
+    savedir_set_latest(t);
     checkpoint_close(t->from);
     t->from = NULL;
     t->progress.ready = true;
