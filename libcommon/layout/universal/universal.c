@@ -15,6 +15,7 @@
 #include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/layout/engine/zero_pickles.h"
+#include "libcommon/layout/universal/universal_shapes.h"
 #include "libcommon/write/sink.h"
 
 /*
@@ -439,6 +440,7 @@ void universal_check_params(const struct source *s, struct report *r)
             check_rank(s, &s->file[i], listed, r);
     check_listed(s, listed, r);
     check_groups(s, r);
+    universal_check_shapes(s, r);
     arena_free(a);
 }
 

@@ -78,7 +78,8 @@ MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
  * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that one of the form's
  * mp_rank files lists, but that is not in s->param. If all of these files could be opened, report "extra_param" for
- * each parameter with moments that none of them lists. Only names and the presence of states are used.
+ * each parameter with moments that none of them lists. Report "shape" for each tensor that the slices of param_shapes
+ * do not make (universal_shapes.h). No values are read.
  */
 void universal_check_params(const struct source *s, struct report *r);
 /*
