@@ -565,6 +565,40 @@ int quantised_find(const struct source *s, const json_t *config, const json_t *e
     return found;
 }
 
+/* Schemes that cannot be dequantised here, and the ends of the names of tensors that each of their models has. */
+static const struct { const char *method, *ends[4]; } other_schemes[] = {
+    { "aqlm", { ".codes" } },
+    { "auto-round", { ".qweight", ".weight_packed", ".weight_scale" } },
+    { "awq", { ".qweight" } },
+    { "bitsandbytes", { ".absmax", ".SCB" } },
+    { "eetq", { ".weight_scales" } },
+    { "fbgemm_fp8", { ".weight_scale" } },
+    { "gptq", { ".qweight" } },
+    { "hqq", { ".W_q" } },
+    { "quark", { ".weight_scale", ".weight_quantizer.scale" } },
+    { "vptq", { ".indices" } },
+};
+
+/* Add a warning if quantization_config states one of other_schemes and no tensor has a name of such a model. */
+static void check_other_scheme(const struct source *s, const json_t *config, struct report *r)
+{
+    const char *method = json_string_value(json_object_get(json_object_get(config, "quantization_config"),
+                                                           "quant_method"));
+    const char *const *ends = NULL;
+    bool any = s->n_unread > 0 || s->n_params == 0;
+
+    for (size_t i = 0; method && i < sizeof other_schemes / sizeof *other_schemes && !ends; i++)
+        if (strcmp(other_schemes[i].method, method) == 0)
+            ends = other_schemes[i].ends;
+    for (int i = 0; ends && i < s->n_params && !any; i++)
+        for (int k = 0; k < 4 && ends[k] && !any; k++)
+            any = str_ends(s->param[i].name, ends[k]);
+    if (ends && !any)
+        report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
+                   "config.json states quantised weights (%s), and no tensor has a name that ends with %s", method,
+                   ends[0]);
+}
+
 void quantised_check(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                      struct report *r)
 {
@@ -587,6 +621,7 @@ void quantised_check(struct source *s, const json_t *config, const json_t *extra
         if (w->global)
             s->param[w->global - s->param].scale = SCALE_OF_SCALES;
     }
+    check_other_scheme(s, config, r);
     arena_free(q.a);
 }
 

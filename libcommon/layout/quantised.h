@@ -71,8 +71,9 @@ MUST_CHECK int quantised_find(const struct source *s, const json_t *config, cons
 /*
  * Add findings "config" of `severity` about tensors that contradict the scheme: a scale is missing, left over, or of
  * another type or shape, or codes are of another type. A group_size that the scales contradict, and a scheme without
- * any quantised tensor, are warnings. Nothing is added about a scheme that is not one of the above. Sets the member
- * `scale` of the scales' parameters, so that their values are checked when they are read.
+ * any quantised tensor, are warnings. About a scheme that is not one of the above, such as gptq, only the latter is
+ * added, if the names of its tensors are known. Sets the member `scale` of the scales' parameters, so that their
+ * values are checked when they are read.
  */
 void quantised_check(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                      struct report *r);

@@ -95,15 +95,33 @@ static void select_edit_layers(struct edit *x, struct edit_states *to, const int
     to->n = kept;
 }
 
+/* Update the lists in config.json that have a word for each layer. */
+static void pick_layer_words(const json_t *config, json_t *to, const int *picked, int n, int64_t n_layers)
+{
+    static const char *const lists[] = { "layer_types", "mlp_layer_types", "layers_block_type" };
+
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *words = json_object_get(config, lists[k]);
+        json_t *of;
+
+        if (!json_is_array(words) || json_array_size(words) != (size_t)n_layers)
+            continue;
+        of = json_array();
+        for (int i = 0; i < n; i++)
+            json_array_append(of, json_array_get(words, (size_t)picked[i]));
+        json_object_set_new(to, lists[k], of);
+    }
+}
+
 /*
- * Update the number of layers, and the list of the layers' types, in config.json, or the number of layers in
+ * Update the number of layers, and the lists of the layers' types, in config.json, or the number of layers in
  * Megatron-core's common.pt.
  */
 static int update_layer_count(struct edit *x, struct edit_states *to, const int *picked, int n, int64_t n_layers,
                               struct err *e)
 {
     static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers" };
-    json_t *config = edit_hf_config(x, e), *types = json_object_get(config, "layer_types"), *of;
+    json_t *config = edit_hf_config(x, e);
     int found = 0;
 
     to->config = json_object();
@@ -120,12 +138,7 @@ static int update_layer_count(struct edit *x, struct edit_states *to, const int 
     }
     if (config && !found)
         err_usage(e, "layers: config.json has no number of layers");
-    if (json_is_array(types) && json_array_size(types) == (size_t)n_layers) {
-        of = json_array();
-        for (int i = 0; i < n; i++)
-            json_array_append(of, json_array_get(types, (size_t)picked[i]));
-        json_object_set_new(to->config, "layer_types", of);
-    }
+    pick_layer_words(config, to->config, picked, n, n_layers);
     json_decref(config);
     return e->kind == ERR_NONE ? edit_core_layers(x, n_layers, n, e) : -1;
 }

@@ -147,6 +147,24 @@ static void check_layers(const struct hf_claims *c, bool missing)
     free(number);
 }
 
+/* Check that lists with a word for each layer, of the model or of its language model, have the length of the model. */
+static void check_layer_lists(const struct hf_claims *c)
+{
+    static const char *const lists[] = { "layer_types", "mlp_layer_types" };
+    const json_t *of[] = { c->config, json_object_get(c->config, "text_config") };
+
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+            const json_t *list = json_object_get(of[i], lists[k]), *n = json_object_get(of[i], "num_hidden_layers");
+
+            if (json_is_array(list) && json_is_integer(n) &&
+                (json_int_t)json_array_size(list) != json_integer_value(n))
+                report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                           "%s in config.json is a list of %zu, but num_hidden_layers is %lld; Transformers refuses "
+                           "such a model", lists[k], json_array_size(list), (long long)json_integer_value(n));
+        }
+}
+
 /* ---- the embedding and the head ---- */
 
 static bool is_embedding_weight_name(const char *name)
@@ -310,6 +328,7 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
         check_final_norm(&c);
     check_heads_divide(&c);
     check_layers(&c, sizes);
+    check_layer_lists(&c);
     check_settings(&c);
     check_claimed_head(&c, table, head);
 }

@@ -18,7 +18,7 @@ struct source;
  *   settings    the number of layers, the hidden size and the vocabulary (in known families also heads and
  *               intermediate_size) must be whole numbers; lists are accepted in other families
  *   layers      the layer numbers must be 0 .. num_hidden_layers - 1; the num_nextn_predict_layers after
- *               these may exist
+ *               these may exist; layer_types and mlp_layer_types must list as many layers
  *   vocabulary  the embedding and the head must have vocab_size rows
  *   hidden size the embedding and the head must have that many columns
  *   tied head   if tie_word_embeddings is true, a stored head must equal the embedding; if it is false, a model of a
