@@ -24,6 +24,7 @@ awk '
         if (from == "libcommon/comm")   return "libcommon/comm/ libcommon/base/"
         if (from == "libcommon/format/pickle") return "libcommon/format/pickle/ libcommon/base/"
         if (from == "libcommon/format/pack") return "libcommon/format/pack/ libcommon/base/"
+        if (from == "libcommon/format/delta") return "libcommon/format/delta/ libcommon/format/pack/ libcommon/base/"
         if (from == "libcommon/format") return "libcommon/format/ libcommon/base/"
         if (from == "libcommon/model")  return "libcommon/model/ libcommon/format/ libcommon/base/"
         if (from == "libcommon/plan")   return "libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
