@@ -14,6 +14,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/other_kinds.h"
 
 /*
  * Limits for a pickle. Shared nodes give a pickle many more paths than bytes; no real file has this many. MAX_RUNS
@@ -329,7 +330,7 @@ bool view_is_file(const char *path)
     struct stat st;
 
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path) &&
-           !lightning_is_file(path);
+           !lightning_is_file(path) && !other_kind_of_file(path);
 }
 
 /* Open a checkpoint. If `path` is that of an index.h5, the folder that contains this file is opened. */

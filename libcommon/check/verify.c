@@ -18,6 +18,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/other_kinds.h"
 
 /* Returns true if the report has a finding about this file with this code. */
 static bool has_finding_code(const struct report *r, const char *name, const char *code)
@@ -207,7 +208,7 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
 {
     struct stat st;
     bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode) && !archive_is_tar(path) &&
-                !lightning_is_file(path);
+                !lightning_is_file(path) && !other_kind_of_file(path);
     char *folder = NULL;
     int rc;
 

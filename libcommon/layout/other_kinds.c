@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/format/delta/delta.h"
 
 static bool is_adapter(const char *name)
 {
@@ -77,4 +78,10 @@ const char *other_kind(const char *const *name, int n, bool sure)
             if (kinds[k].marks(name[i]) && (kinds[k].sure || !sure))
                 return kinds[k].text;
     return NULL;
+}
+
+const char *other_kind_of_file(const char *path)
+{
+    return delta_is_file(path) ? "a patch of 'ckpt-inspect diff --patch'; 'ckpt-edit apply PATCH IN OUT' applies it" :
+           NULL;
 }

@@ -13,4 +13,10 @@
  */
 const char *other_kind(const char *const *name, int n, bool sure);
 
+/*
+ * Returns a description of a single file that is no checkpoint but whose kind is known, for the end of a message, as
+ * other_kind() does; otherwise NULL.
+ */
+const char *other_kind_of_file(const char *path);
+
 #endif

@@ -11,6 +11,7 @@
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "tools/ckpt-inspect/diff.h"
+#include "tools/ckpt-inspect/diff_patch.h"
 
 /* ---- the verdict ---- */
 
@@ -410,9 +411,9 @@ static void check_diff_digests(const struct diff *d, struct report *r)
 /* Make all comparisons. Damage found in the bytes is added to `r`. */
 static int compare_checkpoints(struct inspect *in, struct diff *d, struct report *r, struct err *e)
 {
-    struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
-                             .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
-                             .report = r };
+    struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes,
+                             .replicas = in->patch ? REPLICAS_FAIL : in->cli.replicas, .stopped = cli_stopped,
+                             .what = "diff", .progress = in->cli.progress, .report = r };
 
     if (d->a->n_all == 0 && view_check_match(d->b, e) < 0)
         return -1;
@@ -421,14 +422,23 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
         diff_state(d->a->source, d->b->source, &d->state, r);
     else if (d->a->pt && d->b->pt && !in->tensors_only)
         diff_values(d->a, d->b, &d->state);
+    if (in->patch && diff_patch_check(in, d, e) < 0)
+        return -1;
     if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0 || diff_masters(d, &so, e) < 0)
         return -1;
     check_diff_digests(d, r);
     return 0;
 }
 
-static int print_diff(const struct inspect *in, const struct diff *d)
+/* Print the result, or write the patch that was requested. Returns the exit status. */
+static int finish_diff(struct inspect *in, const struct diff *d)
 {
+    struct err e = {0};
+
+    if (in->patch && d->damaged)
+        err_data(&e, in->patch, ERR_NO_BYTE, "no patch was written, because a side is damaged");
+    if (in->patch)
+        return e.kind == ERR_NONE && diff_patch_write(in, d, &e) == 0 ? EXIT_OK : cli_fail(&in->cli, &e);
     if (in->cli.json)
         print_diff_json(in, d);
     else if (!in->cli.quiet)
@@ -454,7 +464,7 @@ int cmd_diff(struct inspect *in)
     } else {
         rc |= out_open_findings(in, bytes);
         d.damaged = rc != EXIT_OK;
-        rc |= print_diff(in, &d);
+        rc |= finish_diff(in, &d);
     }
     view_close(d.a);
     view_close(d.b);

@@ -34,6 +34,7 @@ struct inspect {
     bool tensors_only;          /* --tensors-only was given */
     const char *certificate;    /* value of --certificate; NULL: none */
     int max;                    /* value of --max */
+    const char *patch;          /* value of --patch; NULL: none */
     bool conf;                  /* --conf was given */
 };
 

@@ -19,7 +19,7 @@ static const struct option_row rows[] = {
     { "raw", .help = "write little-endian bytes instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_RAW,
       .marks = CMD_CAT },
     { "output", 'o', "FILE", "write to FILE instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
-    { "force", 'f', .help = "replace FILE if it exists (cat)", FIELD(cli.force), .marks = CMD_CAT },
+    { "force", 'f', .help = "replace FILE if it exists (cat, diff)", FIELD(cli.force), .marks = CMD_CAT | CMD_DIFF },
     { "conf", .help = "print the arguments as a file of options for train (args)",
       FIELD(conf), .marks = CMD_ARGS },
     { "strict", .help = "exit with status 1 if there are warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
@@ -39,6 +39,8 @@ static const struct option_row rows[] = {
     { "max", 0, "N", "list at most N differing parameters (diff)",
       OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
       .marks = CMD_DIFF },
+    { "patch", 0, "FILE", "write FILE, from which 'ckpt-edit apply' makes B from A, instead of the differences (diff)",
+      FIELD(patch), .marks = CMD_DIFF },
     { "replicas", 0, "HOW", "which value to use if the tensor-parallel copies of a parameter differ: average, first "
                             "(that of rank 0), majority, or fail (cat, stats, diff)",
       FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
