@@ -86,6 +86,7 @@ arguments() {
     vocab) echo --tokens 256 ;;
     thin|salvage) ;;
     merge-adapter) echo "$W/adapter.$row" ;;
+    apply) echo "$W/patch.$row" ;;
     *) return 1 ;;
     esac
 }
@@ -111,6 +112,15 @@ adapter() {
     } >"$1/adapter_model.safetensors"
 }
 
+# Write a patch that sets the parameter $first to 0, with its masters or without them: patch FILE CKPT
+patch() {
+    ckpt-edit zero -q "$first:bf16" "$first:fp32" "$2" "$1.zeroed" 2>/dev/null ||
+        ckpt-edit zero -q "$first:bf16" "$2" "$1.zeroed" 2>/dev/null ||
+        ckpt-edit zero -q "$first:fp32" "$2" "$1.zeroed" 2>/dev/null
+    ckpt-inspect diff -q --patch "$1" "$2" "$1.zeroed" 2>/dev/null
+    rm -rf "$1.zeroed"
+}
+
 # One row of the second table: every command on the layout $1.
 row_of_edits() {
     row=$1 to=$W/edit/$(model "$1")
@@ -121,6 +131,7 @@ row_of_edits() {
     done
     ckpt-inspect cat --npy -o "$W/$1.npy" "$W/from/$1" "$first"
     adapter "$W/adapter.$1" "$W/from/$1"
+    patch "$W/patch.$1" "$W/from/$1"
     for verb in $verbs; do
         arg=$(arguments "$verb") || { echo "FAIL $verb: no arguments here for this command"; continue; }
         case $verb in
@@ -141,11 +152,11 @@ row_of_edited() {
         cp "$W/err.$verb.$1" "$W/err.$1"
         # cast rounds the masters if there are any, and else the weights: results of different layouts may differ.
         # A renamed model with a configuration cannot be read by the names that others have. A model folder has no
-        # masters: an adapter is merged into rounded weights there.
+        # masters: an adapter is merged into rounded weights there, and a patch is one of the weights.
         like="$to/$verb.*"
         case $verb in
         cast) like=$to/$verb.$1 ;;
-        rename|merge-adapter) [ ! -e "$to/$verb.$1/config.json" ] || like=$to/$verb.$1 ;;
+        rename|merge-adapter|apply) [ ! -e "$to/$verb.$1/config.json" ] || like=$to/$verb.$1 ;;
         esac
         result "$verb on $1" "$(cat "$W/status.$verb.$1")" ckpt-edit "$to/$verb.$1" $like
     done

@@ -40,7 +40,7 @@ struct ckptedit {
 /* One bit per command. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
        CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
-       CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768, CMD_MERGE_ADAPTER = 65536 };
+       CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768, CMD_MERGE_ADAPTER = 65536, CMD_APPLY = 131072 };
 /* How merge-adapter rounds. The order is that of the words of --rounding. */
 enum merge_rounding { ROUNDING_EXACT, ROUNDING_PEFT };
 /*
@@ -50,7 +50,7 @@ enum merge_rounding { ROUNDING_EXACT, ROUNDING_PEFT };
 enum average_style { STYLE_LINEAR, STYLE_COSINE, STYLE_MINUS_SQRT };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
        CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN |
-       CMD_SALVAGE | CMD_MERGE_ADAPTER };
+       CMD_SALVAGE | CMD_MERGE_ADAPTER | CMD_APPLY };
 /* In these commands IN comes before the other arguments; in all others it comes after them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA | CMD_MERGE_ADAPTER };
 
@@ -68,9 +68,18 @@ MUST_CHECK int mix_find_steps(struct ckptedit *j, struct err *e);
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
-ckptedit_change change_salvage, change_merge_adapter;
+ckptedit_change change_salvage, change_merge_adapter, change_apply;
 /* Remove the tensors whose names match an argument of the command. */
 MUST_CHECK int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e);
+
+/* The kinds of counters of a run. */
+enum counted { STEPS, SAMPLES, TOKENS };
+/*
+ * Change all counters of the kinds for which j->step, j->samples and j->tokens are not -1. found[] is set for each kind
+ * that the checkpoint has.
+ */
+MUST_CHECK int retag_counters(const struct ckptedit *j, const struct source *s, struct edit *x, bool found[TOKENS + 1],
+                              struct err *e);
 
 /* ---- edit_result.c: callbacks of convert_opts; ctx is the struct ckptedit ---- */
 

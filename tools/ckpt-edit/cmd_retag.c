@@ -18,8 +18,6 @@
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-enum counted { STEPS, SAMPLES, TOKENS };
-
 static const struct counter {
     const char *path;
     enum counted what;
@@ -86,6 +84,15 @@ static void check_tag_name(struct ckptedit *j, const struct source *s)
     free(want);
 }
 
+int retag_counters(const struct ckptedit *j, const struct source *s, struct edit *x, bool found[TOKENS + 1],
+                   struct err *e)
+{
+    for (int i = 0; i < edit_n_values_places(x); i++)
+        if (retag_place(j, s, x, i, found, e) < 0)
+            return -1;
+    return 0;
+}
+
 int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     bool found[TOKENS + 1] = {0};
@@ -94,9 +101,8 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         err_usage(e, "retag needs --step N");
         return -1;
     }
-    for (int i = 0; i < edit_n_values_places(x); i++)
-        if (retag_place(j, s, x, i, found, e) < 0)
-            return -1;
+    if (retag_counters(j, s, x, found, e) < 0)
+        return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
         err_usage(e, "retag: %s has no counter of %s", source_path(s),
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");

@@ -78,6 +78,7 @@ static const struct option_command commands[] = {
     { "average", CMD_AVERAGE, false, " OUT", NULL },
     { "ema", CMD_EMA, false, " OUT", NULL },
     { "merge-adapter", CMD_MERGE_ADAPTER, false, " OUT", NULL },
+    { "apply", CMD_APPLY, false, " IN OUT", NULL },
     { "retag", CMD_RETAG, false, " IN OUT", NULL },
     { "cast", CMD_CAST, false, " IN OUT", NULL },
     { "rename", CMD_RENAME, true, " IN OUT", NULL },
@@ -122,6 +123,8 @@ static const char head[] =
     "  merge-adapter IN ADAPTER...\n"
     "                             merge LoRA adapters, as peft saves them, into the weights and\n"
     "                             masters of their base, in this order\n"
+    "  apply PATCH                make B from A: PATCH is a file that 'ckpt-inspect diff' has\n"
+    "                             written of A and B, and IN must have the tensors of A\n"
     "  retag --step N             set the step; --samples and --tokens set the other counters and\n"
     "                             change the learning rate schedule\n"
     "  cast bf16|fp16|fp32        convert the weights to another type (3D shards: not to fp32);\n"

@@ -1,6 +1,7 @@
 /* ckpt-edit - change checkpoints without a training framework */
 #include <stdlib.h>
 
+#include "libcommon/format/delta/delta.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"
 
@@ -25,6 +26,7 @@ static const struct edit_command {
     { { "thin", CMD_THIN, 0, 0, "thin needs IN and OUT" }, change_thin, NULL },
     { { "merge-adapter", CMD_MERGE_ADAPTER, 1, MANY, "merge-adapter needs a base, adapter folders, and OUT" },
       change_merge_adapter, NULL },
+    { { "apply", CMD_APPLY, 1, 1, "apply needs a PATCH, IN and OUT" }, change_apply, NULL },
     { { "salvage", CMD_SALVAGE, 0, 0, "salvage needs IN and OUT" }, change_salvage, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
@@ -64,6 +66,8 @@ static void list_edit_inputs(struct ckptedit *j, unsigned mark)
     inputs_add(&j->inputs, "--from", j->from);
     if (mark == CMD_PUT)
         inputs_add(&j->inputs, "FILE.npy", j->arg[1]);
+    if (mark == CMD_APPLY)
+        inputs_add(&j->inputs, "PATCH", j->arg[0]);
     for (int i = 0; (mark & CMD_IN_FIRST) && i < j->n_args; i++)
         inputs_add(&j->inputs, mark == CMD_MERGE_ADAPTER ? "ADAPTER" : "IN2", j->arg[i]);
 }
@@ -79,6 +83,20 @@ static int find_steps(struct ckptedit *j)
         strbuf_addf(&j->shape, "\n%s", j->steps[i]);
     if (j->style >= 0)
         strbuf_addf(&j->shape, "\n%d", j->style);
+    return EXIT_OK;
+}
+
+/* Add the digest of the patch of `apply` to the words on which the result depends. Returns an exit status. */
+static int find_patch(struct ckptedit *j, unsigned mark)
+{
+    struct err e = {0};
+    struct delta *d = mark == CMD_APPLY ? delta_open(j->arg[0], &e) : NULL;
+
+    if (mark == CMD_APPLY && !d)
+        return cli_fail(&j->cli, &e);
+    if (d)
+        strbuf_addf(&j->shape, "\n%08x", delta_digest(d));
+    delta_close(d);
     return EXIT_OK;
 }
 
@@ -111,6 +129,8 @@ static int run_edit_command(struct ckptedit *j)
     j->only_types = is.mark == CMD_CAST;
     rc = find_steps(j);
     list_edit_inputs(j, is.mark);
+    if (rc == EXIT_OK)
+        rc = find_patch(j, is.mark);
     if (rc == EXIT_OK)
         rc = run_change(j, cmd->change);
     if (j->in_place)
