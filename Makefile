@@ -245,13 +245,15 @@ $(BIN)/run-watch: $(O)/$(PAGE_DIR)/page_files.o
 # Families in the order in which names are looked up: other families share names with the first ones.
 RULES    := $(patsubst %,rules/%.rules,bloom gpt2 gpt_neox llama)
 RULES    += $(filter-out $(RULES),$(sort $(wildcard rules/*.rules)))
-$(O)/libcommon/model/family_builtin.c: $(RULES) Makefile
+MODELS   := rules/transformers.models
+$(O)/libcommon/model/family_builtin.c: $(RULES) $(MODELS) Makefile
 	$(call say,GEN,$@)
 	@mkdir -p $(@D)
 	$(Q)exec >$@; echo '#include "libcommon/model/family_builtin.h"'; echo 'const struct family_builtin family_builtin_file[] = {'; \
 	for f in $(RULES); do \
 		echo "{ \"$$(basename $$f .rules)\","; sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; \
-	done; echo '{ 0, 0 } };'
+	done; echo '{ 0, 0 } };'; \
+	echo 'const char model_tensors_text[] ='; sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $(MODELS); echo ';'
 
 $(O)/libcommon/model/family_builtin.o: $(O)/libcommon/model/family_builtin.c $(O)/flags
 	$(call say,CC,$<)

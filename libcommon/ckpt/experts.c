@@ -80,6 +80,14 @@ static enum layer_kind stated_kind(const json_t *config, int layer, const char *
     return strcmp(model, "mixtral") == 0 || strcmp(model, "gpt_oss") == 0 ? LAYER_EXPERTS : LAYER_UNKNOWN;
 }
 
+int experts_in_layer(const json_t *config, int layer)
+{
+    const char *key;
+    const enum layer_kind kind = stated_kind(config, layer, &key);
+
+    return kind == LAYER_UNKNOWN ? -1 : kind == LAYER_EXPERTS;
+}
+
 /* ---- names ---- */
 
 struct expert_tensor {

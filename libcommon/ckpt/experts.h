@@ -20,6 +20,8 @@ struct source;
  * moe_num_experts. Returns -1 if it states none.
  */
 int64_t experts_count_stated(const json_t *config);
+/* Returns 1 if the layer has experts according to config.json, 0 if it has none, and -1 if this is not known. */
+int experts_in_layer(const json_t *config, int layer);
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers folder:
  *   missing     a tensor that one expert of a layer has and another has not; experts up to the number in config.json

@@ -11,6 +11,8 @@ struct err;
 struct pk;
 struct source;
 /* The end of the error about a checkpoint of a form that is not supported. */
+/* Code of a note: a claim of the checkpoint was not compared, because the facts to compare it with are not known. */
+#define SOURCE_NOT_COMPARED "not_compared"
 #define SOURCE_NOT_CHECKED ", so nothing of it was checked, and it may be sound; ckpt-backup copy --any copies it"
 
 

@@ -1,5 +1,5 @@
 /*
- * family_builtin.h - the contents of the files of rules/, unchanged, in a table that the Makefile generates
+ * family_builtin.h - the contents of the files of rules/, unchanged, in variables that the Makefile generates
  */
 #ifndef SHARDKIT_MODEL_FAMILY_BUILTIN_H
 #define SHARDKIT_MODEL_FAMILY_BUILTIN_H
@@ -9,5 +9,6 @@ struct family_builtin {
     const char *name, *text;
 };
 extern const struct family_builtin family_builtin_file[];
+extern const char model_tensors_text[];         /* rules/transformers.models */
 
 #endif

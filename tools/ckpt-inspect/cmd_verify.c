@@ -28,7 +28,8 @@ static void print_limit(const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
         if (strcmp(report_get(r, i)->code, NO_MANIFEST) == 0 ||
-            strcmp(report_get(r, i)->code, MISMATCH_FOREIGN_FILE) == 0) {
+            strcmp(report_get(r, i)->code, MISMATCH_FOREIGN_FILE) == 0 ||
+            strcmp(report_get(r, i)->code, SOURCE_NOT_COMPARED) == 0) {
             char *text = finding_text(report_get(r, i));
 
             cli_printf(stdout, "note: %s\n", text);

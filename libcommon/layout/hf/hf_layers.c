@@ -9,7 +9,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/experts.h"
-#include "libcommon/layout/hf/hf_names.h"
+#include "libcommon/layout/hf/check/hf_required.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
@@ -207,18 +207,11 @@ static int cmp_kind_then_layer(const void *a, const void *b)
     return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
 }
 
-static void mark_part(const struct family *f, const struct family_hit *h, bool (*used)[FAMILY_PARTS])
-{
-    for (int i = 0; i < family_n(f); i++)
-        used[i][h->part] |= family_at(f, i) == h->rule;
-}
-
 /*
  * List the parameters that belong to layers according to the rules, sorted by kind and layer. Returns their number. The
- * caller frees *out. Sets used[i][k] if a parameter is part k of rule i.
+ * caller frees *out.
  */
-static int list_layer_tensors(const struct source *s, const struct family *f, bool (*used)[FAMILY_PARTS],
-                              struct layer_tensor **out)
+static int list_layer_tensors(const struct source *s, const struct family *f, struct layer_tensor **out)
 {
     struct layer_tensor *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
     struct family_hit h;
@@ -227,7 +220,6 @@ static int list_layer_tensors(const struct source *s, const struct family *f, bo
     for (int i = 0; i < s->n_params; i++) {
         if (!hf_find_rule(f, s->param[i].name, &h) || h.in_shards)
             continue;
-        mark_part(f, &h, used);
         if (h.layer >= 0 && h.layer < LAYERS_MAX)
             t[n++] = (struct layer_tensor){ &s->param[i], h.rule, h.rule->part[h.part], h.layer };
     }
@@ -395,88 +387,6 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
-/* ---- parameters that all layers lack ---- */
-
-/* Returns the end of a rule's name in Transformers, from the layer's number on. */
-static const char *end_of_part(const char *part)
-{
-    const char *star = strchr(part, '*');
-
-    return star ? star + 1 : part;
-}
-
-/*
- * Report the parameters that the family's rules require and that the model lacks in all layers. A parameter that some
- * layers have is left to check_kind(), experts to experts_check(), and a head to hf_check_claims().
- */
-static void check_required_rules(const struct layers_check *c, const struct family *f, const bool (*used)[FAMILY_PARTS])
-{
-    bool moe = false, dense = false;
-
-    for (int k = 0; k < LAYERS_MAX; k++) {
-        moe |= c->has_experts[k];
-        dense |= c->has_layer[k] && !c->has_experts[k];
-    }
-    for (int i = 0; i < family_n(f); i++) {
-        const struct family_rule *rule = family_at(f, i);
-
-        if (rule->optional || rule->experts || (rule->moe && !moe) || (rule->dense && !dense))
-            continue;
-        for (int k = 0; k < rule->n_parts; k++) {
-            const bool numbered = strchr(rule->part[k], '*');
-
-            if (used[i][k] || hf_is_head(rule->part[k]) || (numbered && !moe && !dense) ||
-                is_unread(c->s, end_of_part(rule->part[k])))
-                continue;
-            report_add(c->r, c->severity, "missing_param", c->s->path, ERR_NO_BYTE, rule->part[k],
-                       numbered ? "is missing in all layers, but models of the family %s have it"
-                                : "is missing, but models of the family %s have it", family_name(f));
-        }
-    }
-}
-
-/* ---- biases ---- */
-
-/* The settings with which a model has biases, and the ends of their names. Other models ignore these settings. */
-static const struct { const char *key, *models[3], *end; } bias_settings[] = {
-    { "attention_bias", { "llama", "qwen3" }, ".self_attn.q_proj.bias" },
-    { "attention_bias", { "llama", "qwen3" }, ".self_attn.k_proj.bias" },
-    { "attention_bias", { "llama", "qwen3" }, ".self_attn.v_proj.bias" },
-    { "attention_bias", { "llama", "qwen3" }, ".self_attn.o_proj.bias" },
-    { "mlp_bias", { "llama" }, ".mlp.gate_proj.bias" },
-    { "mlp_bias", { "llama" }, ".mlp.up_proj.bias" },
-    { "mlp_bias", { "llama" }, ".mlp.down_proj.bias" },
-};
-
-static bool is_listed(const char *const *list, const char *name)
-{
-    for (; *list; list++)
-        if (strcmp(*list, name) == 0)
-            return true;
-    return false;
-}
-
-static bool has_kind(const struct layer_tensor *t, int n, const char *end)
-{
-    for (int i = 0; i < n; i++)
-        if (str_ends(t[i].kind, end))
-            return true;
-    return false;
-}
-
-/* Report the biases that config.json states and that no layer has. */
-static void check_biases(const struct layers_check *c, const json_t *config, const char *model_type,
-                         const struct layer_tensor *t, int n)
-{
-    for (size_t i = 0; i < sizeof bias_settings / sizeof *bias_settings && n; i++)
-        if (json_is_true(json_object_get(config, bias_settings[i].key)) &&
-            is_listed(bias_settings[i].models, model_type) && !has_kind(t, n, bias_settings[i].end) &&
-            !is_unread(c->s, bias_settings[i].end))
-            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
-                       "no layer has a tensor *%s, but a model with %s in config.json has it", bias_settings[i].end,
-                       bias_settings[i].key);
-}
-
 /* Returns the rules of the model's family, or NULL if its model_type has no rules or the model is quantized. */
 static struct family *open_family_of(const json_t *config)
 {
@@ -503,18 +413,18 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
     struct layers_check c = { .s = s, .transposed = transposed, .severity = severity, .r = r,
                               .whole = states_heads(config) };
     struct layer_tensor *t;
-    bool *has_layer, *has_experts, (*used)[FAMILY_PARTS];
+    bool *has_layer, *has_experts;
     int n;
 
     experts_check(s, config, severity, r);
+    hf_check_required(s, config, severity, r);
     if (!f)
         return;
     if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
                    "config.json describes a model of type %s, but no tensor has a name of the family %s; config.json "
                    "belongs to another model, or ckpt-edit rename can change the names", model_type, family_name(f));
-    used = xcalloc((size_t)family_n(f) + 1, sizeof *used);
-    n = list_layer_tensors(s, f, used, &t);
+    n = list_layer_tensors(s, f, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
     has_experts = xcalloc(LAYERS_MAX, sizeof *has_experts);
     for (int i = 0; i < n; i++) {
@@ -533,10 +443,6 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
         check_fused_shape(&c, f, i);
         check_fused_pair(&c, &s->param[i]);
     }
-    check_biases(&c, config, model_type, t, n);
-    if (hf_has_names_of(s, f) && c.whole)
-        check_required_rules(&c, f, (const bool (*)[FAMILY_PARTS])used);
-    free(used);
     free(has_layer);
     free(has_experts);
     free(t);

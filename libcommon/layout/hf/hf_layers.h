@@ -15,14 +15,11 @@ struct source;
 
 /*
  * Report findings "config" and "missing_param" of `severity` for the parameters of s, which must have the names of a
- * Transformers folder. The experts of any model are counted (ckpt/experts.h). Nothing else is checked unless
- * hf_knows_layers(config) is true. At least one parameter must have a name of the family, and all layers of such a
- * model must be alike:
- *   biases      with attention_bias or mlp_bias (Llama; Qwen3: attention_bias), the layers must have these biases
+ * Transformers folder. The experts of any model are counted (ckpt/experts.h), and the tensors that its model_type
+ * requires are looked for (check/hf_required.h). Nothing else is checked unless hf_knows_layers(config) is true. At
+ * least one parameter must have a name of the family, and all layers of such a model must be alike:
  *   missing     a tensor that one layer has must be in every layer (a tensor that cannot be read counts as present);
  *               tensors of layers with experts, and without, must be in all layers of this kind
- *   required    a parameter that no layer has is an error, unless its rule is optional or config.json does not
- *               state the number of heads, as each config.json of Transformers does
  *   pairs       a layer that has one of the tensors experts.gate_up_proj and experts.down_proj must have both
  *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
  *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
