@@ -322,6 +322,17 @@ struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enu
     return m;
 }
 
+struct tmap *tmap_slice_record(struct arena *a, int record, enum dtype dtype, uint64_t len)
+{
+    struct tmap *m = arena_alloc(a, sizeof *m);
+    struct tmap_slice *s = arena_alloc(a, sizeof *s);
+
+    *s = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = arena_alloc(a, sizeof *s->extent) };
+    *s->extent = (struct extent){ .record = record, .len = len };
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = len, .n_slices = 1, .slice = s };
+    return m;
+}
+
 struct tensor_runs tensor_runs_of(uint64_t elem, int ndim, const int64_t *shape, const int64_t *at, const int64_t *len)
 {
     struct tensor_runs r = { .ndim = ndim, .outer = ndim, .run = elem, .n = 1, .at = at, .len = len };

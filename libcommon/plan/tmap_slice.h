@@ -47,6 +47,8 @@ struct tmap *tmap_alternate_rows(struct arena *a, const struct tmap *x, const st
  * < 0 before this call, and all later calls use the same record.
  */
 struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
+/* Returns a map of the first `len` bytes of a record. */
+struct tmap *tmap_slice_record(struct arena *a, int record, enum dtype dtype, uint64_t len);
 
 /*
  * A rectangular part of a row-major tensor, described by the runs of bytes that are contiguous in the tensor. The

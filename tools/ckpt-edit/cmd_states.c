@@ -8,6 +8,7 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/layout/edit/compute/edit_dequantise.h"
+#include "libcommon/layout/edit/compute/edit_quantise.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -44,6 +45,30 @@ static int dequantise(struct ckptedit *j, struct edit *x, enum dtype to, struct 
     return rc;
 }
 
+/* Give the weights of a model folder the type FP8, with scales of blocks. */
+static int quantise(struct ckptedit *j, struct edit *x, struct report *notes, struct err *e)
+{
+    struct edit_quantise_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .codes_fd = -1,
+                                    .scales_fd = -1 };
+    struct edit_dequantise *d = edit_dequantise_open(x, DTYPE_F8_E4M3, e);
+    struct edit_quantise *q = e->kind == ERR_NONE ? edit_quantise_open(x, e) : NULL;
+    int rc = q ? 0 : -1;
+
+    if (q && !j->cli.dry_run) {
+        o.codes_fd = ckptedit_spool(j, edit_quantise_bytes(q, false), e);
+        o.scales_fd = o.codes_fd < 0 ? -1 : ckptedit_spool(j, edit_quantise_bytes(q, true), e);
+        rc = o.scales_fd < 0 ? -1 : 0;
+    }
+    if (rc == 0)
+        rc = edit_quantise_apply(x, q, &o, notes, e);
+    for (int i = 0; rc == 0 && i < report_n(notes); i++)
+        if (report_get(notes, i)->severity == SEV_NOTE)
+            cli_info(&j->cli, "%s", report_get(notes, i)->text);
+    edit_quantise_free(q);
+    edit_dequantise_free(d);
+    return rc;
+}
+
 int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     static const struct { const char *name; enum dtype dtype; } types[] = {
@@ -60,8 +85,10 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
                 rc = edit_cast(x, types[k].dtype, notes, e);
             break;
         }
+    if (strcmp(j->arg[0], "fp8") == 0)
+        rc = quantise(j, x, notes, e);
     if (rc < 0 && e->kind == ERR_NONE)
-        err_usage(e, "cast %s: the type must be bf16, fp16 or fp32", j->arg[0]);
+        err_usage(e, "cast %s: the type must be bf16, fp16, fp32 or fp8", j->arg[0]);
     cli_warn_findings(&j->cli, notes);
     report_free(notes);
     return rc;

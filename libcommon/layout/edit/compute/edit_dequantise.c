@@ -266,16 +266,9 @@ static int dequantise_tensor(const void *ctx, const struct edit_computed *c, str
 static const struct tmap *new_numbers(struct edit *x, struct source *s, const struct edit_computed *c, int *zeros,
                                       enum dtype to)
 {
-    struct tmap *m = arena_alloc(edit_arena(x), sizeof *m);
-    struct tmap_slice *slice = arena_alloc(edit_arena(x), sizeof *slice);
-
     if (c->record < 0)
         return tmap_slice_zeros(edit_arena(x), s->files, zeros, to, c->len);
-    *slice = (struct tmap_slice){ .len = c->len, .n_extents = 1,
-                                  .extent = arena_alloc(edit_arena(x), sizeof *slice->extent) };
-    *slice->extent = (struct extent){ .record = c->record, .len = c->len };
-    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = to, .len = c->len, .n_slices = 1, .slice = slice };
-    return m;
+    return tmap_slice_record(edit_arena(x), c->record, to, c->len);
 }
 
 static struct edit_new weight_entry(struct edit *x, struct edit_dequantise *d, int i, int *zeros)
