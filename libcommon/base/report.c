@@ -81,6 +81,14 @@ int report_count(const struct report *r, enum severity severity)
     return r->count[severity];
 }
 
+bool report_has_code(const struct report *r, const char *code)
+{
+    for (int i = 0; i < r->n; i++)
+        if (strcmp(r->item[i].code, code) == 0)
+            return true;
+    return false;
+}
+
 bool report_has(const struct report *r, const char *code, const char *file, uint64_t at)
 {
     struct err like = {0};

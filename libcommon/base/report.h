@@ -41,6 +41,8 @@ int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
 /* Returns true if a finding has this code, file and offset. */
 bool report_has(const struct report *r, const char *code, const char *file, uint64_t at);
+/* Returns true if a finding has this code. */
+bool report_has_code(const struct report *r, const char *code);
 const struct finding *report_get(const struct report *r, int i);
 /* If the report has an ERROR, store the first one in *e and return -1. Otherwise return 0. */
 MUST_CHECK int report_first_error(const struct report *r, struct err *e);

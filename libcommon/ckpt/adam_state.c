@@ -363,3 +363,15 @@ void adam_check(const struct adam_file *a, int g, struct report *r)
                        "group %d has state '%s'; only Adam moments are supported", g, key ? key : "?");
     }
 }
+
+/* ---- parameters without states ---- */
+
+void adam_report_no_state(struct report *r, const char *path, const char *first, int lacking, int n, bool spare)
+{
+    const bool lost = spare || lacking == n;
+
+    if (lacking > 0)
+        report_add(r, lost ? SEV_WARNING : SEV_NOTE, ADAM_NO_STATE, path, ERR_NO_BYTE, first,
+                   "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states %s",
+                   lacking, n, lost ? "are lost" : "were lost before the save");
+}

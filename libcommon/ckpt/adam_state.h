@@ -94,4 +94,13 @@ bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]
  */
 bool adam_stage_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 
+/* The code of adam_report_no_state(). verify prints such a NOTE without -v, too. */
+#define ADAM_NO_STATE "no_state"
+/*
+ * Report that `lacking` of n parameters of an optimizer have no state; `first` is one of them. Nothing is reported if
+ * there is none. torch lists frozen parameters in groups and writes no states for them, so this is a NOTE. It is a
+ * WARNING if no parameter has a state, or if the states may be among bytes of the files that no entry uses (`spare`).
+ */
+void adam_report_no_state(struct report *r, const char *path, const char *first, int lacking, int n, bool spare);
+
 #endif

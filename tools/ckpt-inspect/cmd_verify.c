@@ -7,6 +7,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/source_open.h"
 #include "tools/ckpt-inspect/inspect.h"
 
@@ -20,16 +21,25 @@ static void print_way(const char *path, const struct report *r)
         }
 }
 
+/* Returns true for a note that limits what the result means. */
+static bool is_limit(const struct finding *f)
+{
+    static const char *const codes[] = { NO_MANIFEST, MISMATCH_FOREIGN_FILE, SOURCE_NOT_COMPARED, ADAM_NO_STATE };
+
+    for (size_t i = 0; f->severity == SEV_NOTE && i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(f->code, codes[i]) == 0)
+            return true;
+    return false;
+}
+
 /*
- * Print the findings that limit what the result means, even without -v: checks that verify could not make, and files of
- * another save.
+ * Print the notes that limit what the result means, even without -v: checks that verify could not make, files of
+ * another save, and parameters without states of the optimizer.
  */
 static void print_limit(const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
-        if (strcmp(report_get(r, i)->code, NO_MANIFEST) == 0 ||
-            strcmp(report_get(r, i)->code, MISMATCH_FOREIGN_FILE) == 0 ||
-            strcmp(report_get(r, i)->code, SOURCE_NOT_COMPARED) == 0) {
+        if (is_limit(report_get(r, i))) {
             char *text = finding_text(report_get(r, i));
 
             cli_printf(stdout, "note: %s\n", text);

@@ -113,11 +113,14 @@ static const char *listed_name(const struct gathering *d, const struct pk *v)
     return pk_as_int(v, &i) && i >= 0 && i < d->n->n_numbers ? d->n->by_number[i] : NULL;
 }
 
+/* Add a parameter to a group, unless it was frozen and omitted from the checkpoint. */
 static void add_to_group(struct gathering *d, int group, const char *name)
 {
     struct optim_group *g = &d->groups->group[group];
     struct param *p = source_param(d->s, name);
 
+    if (names_find(d->n->omitted, name) >= 0)
+        return;
     g->param[g->n++] = name;
     if (p)
         p->group = group;

@@ -578,6 +578,7 @@ int dcp_names_assign(struct dcp_naming *n, struct report *r, struct err *e)
     int rc;
 
     memset(n->role, 0, (size_t)t->n * sizeof *n->role);
+    n->omitted = names_new(nm.a);
     nm.name = arena_alloc(nm.a, ((size_t)t->n + 1) * sizeof *nm.name);
     for (int i = 0; i < t->n; i++)
         nm.name[i] = t->entry[i].name;

@@ -52,6 +52,7 @@ struct dcp_naming {
     int n_numbers;
     /* [n_numbers] if an optimizer numbers its parameters: their names; NULL if the names are not known */
     const char **by_number;
+    struct names *omitted;      /* parameters that a group alone names: there is no tensor and no state of them */
 };
 
 /*
@@ -59,7 +60,9 @@ struct dcp_naming {
  *   prefix N          several models: the user must choose one
  *   numbers N         an optimizer numbers its parameters; their order gives their names, or the names stay unknown
  *   wrapper N         names of weights and of the optimizer differ in the key of a module wrapper, which is removed
- *   missing_entry E   a parameter that an optimizer names has no tensor, or lacks one of two states
+ *   missing_entry E   a parameter that an optimizer names has no tensor, or lacks one of two states; W: a group alone
+ *                     names it, which is what torch saves of frozen parameters that are omitted (ignore_frozen_params)
+ *   no_state N, W     parameters without any state (adam_report_no_state())
  *   optimizer W       two optimizers have states of one parameter
  * Returns -1 with ERR_USAGE if no tensor begins with the chosen prefix.
  */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/format/pickle/pickle.h"
@@ -477,20 +478,6 @@ void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n,
 
 /* ---- missing entries ---- */
 
-static void report_missing_params(const struct dcp_optimizer *o, const struct dcp_naming *n,
-                                  const struct dcp_model_names *m, struct report *r)
-{
-    for (int i = 0; i < o->n; i++) {
-        char *name = str_fmt("%s%s", m->prefix, o->name[i]);
-
-        if (names_find(m->entry, name) < 0)
-            report_add(r, SEV_ERROR, "missing_entry", n->path, ERR_NO_BYTE, name,
-                       "%s%s names it, and there is no tensor of that name", o->key,
-                       o->group[i] >= 0 ? "param_groups" : "state");
-        free(name);
-    }
-}
-
 /*
  * Pairs of states. If most parameters of a group that have the first state of a pair also have the second, then all of
  * them must.
@@ -549,38 +536,98 @@ static void report_unpaired_states(const struct dcp_optimizer *o, const struct d
     free(one);
 }
 
-/*
- * Report the parameters of groups that have no state, where others have one; they may have been frozen. An optimizer
- * with betas has states of some parameter.
- */
-static void report_params_without_state(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
+bool dcp_has_spare_bytes(const struct report *r)
 {
-    bool *has = xcalloc((size_t)o->n + 1, sizeof *has), betas = false;
-    int n_with = 0, first = -1;
+    return report_has_code(r, "gap") || report_has_code(r, "unused");
+}
 
-    for (int i = 0; i < n->table->n; i++) {
-        const struct dcp_entry *en = &n->table->entry[i];
-        int k;
+/* Returns for each parameter of the optimizer whether it has an entry below "state". */
+static bool *have_state(const struct dcp_optimizer *o, const struct dcp_table *t)
+{
+    bool *has = xcalloc((size_t)o->n + 1, sizeof *has);
 
-        if (en->kind == DCP_ENTRY_OTHER || strcmp(en->optimizer, o->key) != 0)
-            continue;
-        k = en->kind == DCP_ENTRY_STATE ? names_find(o->known, en->of) : -1;
-        betas |= en->kind == DCP_ENTRY_OPTION && strcmp(en->what, "betas") == 0;
+    for (int i = 0; i < t->n; i++) {
+        const struct dcp_entry *en = &t->entry[i];
+        const int k = en->kind == DCP_ENTRY_STATE && strcmp(en->optimizer, o->key) == 0 ? names_find(o->known, en->of)
+                                                                                        : -1;
+
         if (k >= 0)
             has[k] = true;
     }
+    return has;
+}
+
+/* Returns true if the settings of a group of the optimizer include Adam's betas. */
+static bool has_betas(const struct dcp_optimizer *o, const struct dcp_table *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entry[i].kind == DCP_ENTRY_OPTION && strcmp(t->entry[i].optimizer, o->key) == 0 &&
+            strcmp(t->entry[i].what, "betas") == 0)
+            return true;
+    return false;
+}
+
+/*
+ * Report the names for which there is no tensor, and set n->omitted. Returns for each name whether there is a tensor.
+ */
+static bool *report_missing_params(const struct dcp_optimizer *o, const struct dcp_naming *n,
+                                   const struct dcp_model_names *m, const bool *state, struct report *r)
+{
+    bool *there = xcalloc((size_t)o->n + 1, sizeof *there), spare = dcp_has_spare_bytes(r);
+    int omitted = 0, first = -1;
+
     for (int i = 0; i < o->n; i++) {
-        n_with += has[i];
-        first = first < 0 && !has[i] ? i : first;
+        char *name = str_fmt("%s%s", m->prefix, o->name[i]);
+
+        there[i] = names_find(m->entry, name) >= 0;
+        if (!there[i] && o->group[i] >= 0 && !state[i] && !spare) {
+            names_add(n->omitted, o->name[i], i);
+            first = omitted++ ? first : i;
+        } else if (!there[i]) {
+            report_add(r, SEV_ERROR, "missing_entry", n->path, ERR_NO_BYTE, name,
+                       "%s%s names it, and there is no tensor of that name", o->key,
+                       o->group[i] >= 0 ? "param_groups" : "state");
+        }
+        free(name);
+    }
+    if (omitted)
+        report_add(r, SEV_WARNING, "missing_entry", n->path, ERR_NO_BYTE, o->name[first],
+                   "has no tensor and no state, as %d of %d parameters of %sparam_groups: they were frozen and omitted "
+                   "(ignore_frozen_params), or they are lost", omitted, o->n, o->key);
+    return there;
+}
+
+/*
+ * Report the parameters of groups that have a tensor and no state, where others have one. An optimizer with betas has
+ * states of some parameter.
+ */
+static void report_params_without_state(const struct dcp_optimizer *o, const struct dcp_naming *n, const bool *there,
+                                        const bool *state, struct report *r)
+{
+    int n_there = 0, n_with = 0, first = -1;
+
+    for (int i = 0; i < o->n; i++) {
+        n_there += there[i];
+        n_with += there[i] && state[i];
+        first = first < 0 && there[i] && !state[i] ? i : first;
     }
     if (n_with && first >= 0)
-        report_add(r, SEV_WARNING, "no_optimizer", n->path, ERR_NO_BYTE, o->name[first],
-                   "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states are lost",
-                   o->n - n_with, o->n);
-    else if (betas && first >= 0)
+        adam_report_no_state(r, n->path, o->name[first], n_there - n_with, n_there, dcp_has_spare_bytes(r));
+    else if (first >= 0 && has_betas(o, n->table))
         report_add(r, SEV_WARNING, "no_optimizer", n->path, ERR_NO_BYTE, NULL,
                    "has no state of the optimizer, but %sparam_groups has its settings", o->key);
-    free(has);
+}
+
+static void check_own(const struct dcp_optimizer *o, const struct dcp_naming *n, const struct dcp_model_names *m,
+                      struct report *r)
+{
+    bool *state = have_state(o, n->table), *there = report_missing_params(o, n, m, state, r);
+
+    /* states that cannot be read have been reported, and are not in the table */
+    if (!n->no_optimizer && n->s->n_unread == 0)
+        report_params_without_state(o, n, there, state, r);
+    free(state);
+    free(there);
 }
 
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
@@ -588,10 +635,7 @@ void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_namin
 {
     for (int k = 0; k < o->n; k++) {
         if (o->one[k].own && o->one[k].n_found > 0)
-            report_missing_params(&o->one[k], n, m, r);
-        /* states that cannot be read have been reported, and are not in the table */
-        if (o->one[k].own && !n->no_optimizer && n->s->n_unread == 0)
-            report_params_without_state(&o->one[k], n, r);
+            check_own(&o->one[k], n, m, r);
         report_unpaired_states(&o->one[k], n, r);
     }
 }

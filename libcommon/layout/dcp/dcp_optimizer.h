@@ -59,11 +59,18 @@ struct dcp_model_names {
     const struct names *entry;
 };
 /*
- * Report parameter names of the optimizers marked `own` for which there is no tensor with the prefix. An optimizer
- * none of whose names has a tensor is skipped. Report a WARNING if some parameters of such an optimizer have no state.
- * For all optimizers, report states whose partner in a pair of states is missing.
+ * Report parameter names of the optimizers marked `own` for which there is no tensor with the prefix: a WARNING if a
+ * group alone names it, because torch can omit frozen parameters (ignore_frozen_params), otherwise an ERROR. An
+ * optimizer none of whose names has a tensor is skipped. Report parameters of such an optimizer that have no state
+ * (dcp_lack_of_states). For all optimizers, report states whose partner in a pair of states is missing.
  */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);
+
+/*
+ * Returns true if the files have bytes that no entry of .metadata names (the findings "gap" and "unused"): states that
+ * an entry has lost may be among them.
+ */
+bool dcp_has_spare_bytes(const struct report *r);
 
 #endif

@@ -16,8 +16,8 @@
  *   names E          a rank lists other tensors than rank 0
  *   unread E         a tensor cannot be put together: the reason is given
  *   optimizer E      its parameters cannot be assigned to names, or it is that of FSDP version 1; ranks have different
- *                    states of a parameter, or one lacks a state that others of its group have; W: it has no state of
- *                    a parameter
+ *                    states of a parameter, or one lacks a state that others of its group have
+ *   no_state N, W    parameters without any state (adam_report_no_state())
  *   shape E          a state that torch makes by zeros_like() has another shape than its parameter
  *   strided E        such a state is cut over the ranks in another way than its parameter, or a parameter in a way that
  *                    contradicts another parameter of the same mesh

@@ -87,6 +87,21 @@ static void add_plain_state(struct fsdp_optimizer *p, int number, const char *ke
             .pt = fsdp_file(p->x, FSDP_OPTIM, 0) });
 }
 
+/* Report the parameters that have no states on rank 0. */
+static void report_params_without_states(const struct fsdp_optimizer *p)
+{
+    const char *first = NULL;
+    uint32_t n;
+    int lacking = 0;
+
+    for (int i = 0; i < p->n; i++)
+        if (!pk_pairs(p->state[i], &n)) {
+            first = first ? first : p->name[i];
+            lacking++;
+        }
+    adam_report_no_state(p->x->r, p->x->s->path, first, lacking, p->n, false);
+}
+
 /* Read the states of one parameter, which all ranks must have. */
 static void read_param_states(struct fsdp_optimizer *p, int number)
 {
@@ -100,9 +115,6 @@ static void read_param_states(struct fsdp_optimizer *p, int number)
             free(v);
             return;
         }
-    if (!pair)
-        report_add(p->x->r, SEV_WARNING, "optimizer", p->x->s->path, ERR_NO_BYTE, p->name[number],
-                   "has no state of the optimizer");
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
         struct fsdp_tensor t;
@@ -288,6 +300,8 @@ void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of)
         good = list_rank_states(&p, r);
     for (int i = 0; i < n && good; i++)
         read_param_states(&p, i);
+    if (good)
+        report_params_without_states(&p);
     if (good)
         fsdp_check_missing_states(x, of, p.state, p.group);
     free(p.state);

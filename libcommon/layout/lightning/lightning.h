@@ -14,8 +14,8 @@
  *   unread E         a tensor cannot be read: the reason is given
  *   prefix NOTE      the attribute with which all names begin
  *   no_optimizer W   the file has no states of an optimizer
- *   optimizer E, W   E: states cannot be assigned to parameters, have other shapes, or lack one that others have; W: a
- *                    parameter has none
+ *   optimizer E      states cannot be assigned to parameters, have other shapes, or lack one that others have
+ *   no_state N, W    parameters without any state (adam_report_no_state())
  *   step E, W        a step is no number of steps; W: the steps of parameters differ
  *   counters W       the optimizer has made more steps than global_step
  */

@@ -188,14 +188,25 @@ static void set_lightning_state(struct lightning_optimizer *p, int number, const
     lightning_add_value(x, &v);
 }
 
+static void report_params_without_states(const struct lightning_optimizer *p)
+{
+    const char *first = NULL;
+    uint32_t n;
+    int lacking = 0;
+
+    for (int i = 0; i < p->n; i++)
+        if (!pk_pairs(p->state[i], &n)) {
+            first = first ? first : name_of(p, i);
+            lacking++;
+        }
+    adam_report_no_state(p->x->r, p->x->path, first, lacking, p->n, false);
+}
+
 static void read_states_of(struct lightning_optimizer *p, int number)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(p->state[number], &n);
 
-    if (!pair)
-        report_add(p->x->r, SEV_WARNING, "optimizer", p->x->path, ERR_NO_BYTE, name_of(p, number),
-                   "has no state of the optimizer");
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
         struct pt_tensor t;
@@ -213,7 +224,7 @@ static void read_states_of(struct lightning_optimizer *p, int number)
     }
 }
 
-/* Report each parameter that lacks a state of Adam that another one has. Those without any state have been reported. */
+/* Report each parameter that lacks a state of Adam that another one has, unless it has no state at all. */
 static void check_states_alike(const struct lightning_optimizer *p)
 {
     static const char *const keys[] = { "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
@@ -311,6 +322,7 @@ void lightning_read_optimizer(struct lightning *x)
     if (read_lightning_groups(&p) && list_states(&p)) {
         for (int i = 0; i < p.n; i++)
             read_states_of(&p, i);
+        report_params_without_states(&p);
         check_states_alike(&p);
         find_lightning_step(&p);
         if (p.more_text.len)

@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/dcp/torchdist.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
+#include "libcommon/layout/dcp/dcp_optimizer.h"
 
 enum { MAX_OPTIMIZERS = 64, MAX_DEPTH = 4 };
 
@@ -264,9 +266,8 @@ static void check_params_without_state(struct settings_check *c)
         }
     }
     if (n_with && n_without)
-        report_add(c->r, SEV_WARNING, "no_optimizer", c->s->path, ERR_NO_BYTE, first->name,
-                   "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states are lost",
-                   n_without, n_with + n_without);
+        adam_report_no_state(c->r, c->s->path, first->name, n_without, n_with + n_without,
+                             dcp_has_spare_bytes(c->r));
     arena_free(a);
 }
 

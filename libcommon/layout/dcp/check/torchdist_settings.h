@@ -16,7 +16,8 @@
  *                       settings of experts (is_expert_parallel) for other parameters, or the reverse; a form of
  *                       states that content_metadata contradicts
  *   groups W            states without the settings of any group
- *   no_optimizer W      settings without any state, and parameters without state where others have states
+ *   no_optimizer W      settings without any state
+ *   no_state N, W       parameters without state where others have states (adam_report_no_state())
  */
 void torchdist_settings_check(const struct source *s, struct report *r);
 
