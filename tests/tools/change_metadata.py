@@ -84,9 +84,11 @@ def halve(name, axis):
 
 
 def rename(a, b):
-    for d in (tensors, m.planner_data or {}):
-        for k in [k for k in d if a in k]:
-            d[k.replace(a, b)] = d.pop(k)
+    for k in [k for k in tensors if a in k]:
+        tensors[k.replace(a, b)] = tensors.pop(k)
+    paths = m.planner_data or {}
+    for k in [k for k in paths if a in k]:
+        paths[k.replace(a, b)] = tuple(p.replace(a, b) if isinstance(p, str) else p for p in paths.pop(k))
     for i in m.storage_data:
         i.fqn = i.fqn.replace(a, b)
 

@@ -673,6 +673,51 @@ static void report_missing_entries(const struct dcp_reader *rd, struct pk *const
     }
 }
 
+/* Append the keys of a path, joined by dots, to `out`. Returns false if an item is neither a string nor an integer. */
+static bool join_path(const struct pk *path, struct strbuf *out)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(path, &n);
+    int64_t number;
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        if (i > 0)
+            strbuf_addf(out, ".");
+        if (pk_as_str(item[i]))
+            strbuf_addf(out, "%s", pk_as_str(item[i]));
+        else if (pk_as_int(item[i], &number))
+            strbuf_addf(out, "%" PRId64, number);
+        else
+            return false;
+    }
+    return item != NULL;
+}
+
+/*
+ * Report the entries of planner_data whose path does not make their name. torch joins the keys of a path with dots, and
+ * places an entry by its path when it reads the checkpoint without a model. Values that are no tuples are not those of
+ * torch's planner, and are not compared. Without planner_data, torch has no paths; otherwise each entry has one.
+ */
+static void check_paths(const struct dcp_reader *rd, const struct dcp_table *out)
+{
+    for (int i = 0; i < rd->n_paths; i++) {
+        const struct pk *key = rd->path_to[2 * i], *path = rd->path_to[2 * i + 1];
+        struct strbuf joined = {0};
+
+        if (pk_as_str(key) && path->type == PK_TUPLE &&
+            (!join_path(path, &joined) || strcmp(joined.buf ? joined.buf : "", pk_as_str(key)) != 0))
+            report_add(rd->r, SEV_ERROR, "path", rd->path, key->at, pk_as_str(key),
+                       "its path in planner_data is %.200s, under which torch places it; the keys of a path, joined by "
+                       "dots, are the name of its entry",
+                       joined.buf && *joined.buf ? joined.buf : "(none)");
+        strbuf_free(&joined);
+    }
+    for (int i = 0; i < out->n && names_n(rd->path_of) > 0; i++)
+        if (out->entry[i].planned < 0)
+            report_add(rd->r, SEV_WARNING, "path", rd->path, out->entry[i].said_at, out->entry[i].name,
+                       "planner_data has no path of it, so torch reads the checkpoint with a model only");
+}
+
 static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp_table *out)
 {
     const struct pk *dict = field(root, "state_dict_metadata");
@@ -694,6 +739,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
         out->n += taken;
     }
     report_missing_entries(rd, pair, n);
+    check_paths(rd, out);
     return 0;
 }
 

@@ -125,6 +125,8 @@ struct dcp_pickle {
  *   transform E         an item's bytes were transformed (compressed, encrypted)
  *   place E             a chunk or value without a place, or with two, or in the file of a rank that does not write it
  *                       by all_local_plans
+ *   path E              a path in planner_data that, joined by dots, is not the name of its entry
+ *   path W              an entry without a path in planner_data, which has others
  *   missing_entry E     planner_data names a tensor or value that state_dict_metadata does not have
  *   unused_item W       a place that no chunk uses
  */
