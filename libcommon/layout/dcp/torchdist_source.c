@@ -14,6 +14,7 @@
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/core_args.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
@@ -534,6 +535,12 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
         read_form_of_ranks(s, o, r);
         if (!o->holes)
             check_steps_there(s, r);
+    }
+    if (rc == 0) {
+        const enum severity severity = s->accept_mismatch || o->holes ? SEV_WARNING : SEV_ERROR;
+
+        core_args_check_layers(s, severity, r);
+        core_args_check(s, false, severity, r);
     }
     return rc;
 }

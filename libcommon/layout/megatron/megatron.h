@@ -77,8 +77,6 @@ const struct pt *megatron_pt(const struct megatron *x, enum megatron_file kind, 
  * before the MLP is then named as part of linear_fc1.
  */
 const char *megatron_param_name(struct arena *a, const char *name, int first_layer, bool dense);
-/* Returns the number of the layer in a name "decoder.layers.<number>. ...", or -1. */
-int megatron_layer_of(const char *name);
 enum megatron_cut megatron_cut_of(const char *name, bool gated);
 
 /*

@@ -11,6 +11,7 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/core_args.h"
 #include "libcommon/layout/megatron/megatron.h"
 
 static const char embedding[] = "embedding.word_embeddings.weight";
@@ -39,7 +40,7 @@ static bool has_param(const struct megatron *x, const char *name)
 /* Returns the part of a name after the layer's number, or NULL if it is in no layer. */
 static const char *name_in_layer(const char *name)
 {
-    return megatron_layer_of(name) < 0 ? NULL : strchr(name + strlen("decoder.layers."), '.') + 1;
+    return core_layer_of(name) < 0 ? NULL : strchr(name + strlen("decoder.layers."), '.') + 1;
 }
 
 /* ---- places ---- */
@@ -73,64 +74,6 @@ static void check_chunks(const struct megatron *x)
                              "args.%s it has %" PRId64, x->chunks, x->chunks == 1 ? "" : "s", key, stated));
 }
 
-/* ---- shapes ---- */
-
-/* Compare the rows of each first linear module of an MLP with the columns of the second one. */
-static void check_gates(const struct megatron *x)
-{
-    for (int i = 0; i < x->s->n_params; i++) {
-        const struct param *p = &x->s->param[i], *second;
-        const char *at = strstr(p->name, ".linear_fc1.weight");
-        char *name;
-
-        if (!at || p->ndim != 2)
-            continue;
-        name = str_fmt("%.*s.linear_fc2%s", (int)(at - p->name), p->name, at + strlen(".linear_fc1"));
-        second = source_param(x->s, name);
-        free(name);
-        if (!second || second->ndim != 2 || p->shape[0] == (x->gated ? 2 : 1) * second->shape[1])
-            continue;
-        report_contradiction(x, "config", p->name, arena_fmt(x->s->arena, "has %" PRId64 " rows and linear_fc2 has %"
-                             PRId64 " columns, but args.swiglu is %s", p->shape[0], second->shape[1],
-                             x->gated ? "true" : "false"));
-        return;
-    }
-}
-
-/* Report a dimension of a parameter that is not the one in the arguments. */
-static void check_dimension(const struct megatron *x, const char *name, int dim, const char *what, int64_t stated)
-{
-    const struct param *p = source_param(x->s, name);
-
-    if (p && p->ndim > dim && stated > 0 && p->shape[dim] != stated)
-        report_contradiction(x, "config", name, arena_fmt(x->s->arena, "has %" PRId64 " %s, but by %s in args it has %"
-                             PRId64, p->shape[dim], dim ? "columns" : "rows", what, stated));
-}
-
-static void check_sizes(const struct megatron *x)
-{
-    const int64_t hidden = arg_number(x, "hidden_size"), heads = arg_number(x, "num_attention_heads");
-    const int64_t grouped = pk_int_or(arg_of(x, "group_query_attention"), 0);
-    const int64_t groups = grouped ? arg_number(x, "num_query_groups") : heads;
-    int64_t lanes = arg_number(x, "kv_channels");
-
-    if (lanes < 0 && hidden > 0 && heads > 0 && hidden % heads)
-        report_contradiction(x, "config", NULL, arena_fmt(x->s->arena, "args.hidden_size %" PRId64 " is no multiple of "
-                             "args.num_attention_heads %" PRId64 ", and there is no args.kv_channels", hidden, heads));
-    if (lanes < 0 && hidden > 0 && heads > 0)
-        lanes = hidden / heads;
-    check_dimension(x, embedding, 1, "hidden_size", hidden);
-    check_dimension(x, embedding, 0, "padded_vocab_size", arg_number(x, "padded_vocab_size"));
-    for (int i = 0; i < x->s->n_params; i++) {
-        const char *name = x->s->param[i].name, *in_layer = name_in_layer(name);
-
-        if (in_layer && strcmp(in_layer, "self_attention.linear_qkv.weight") == 0 && heads > 0 && groups > 0)
-            check_dimension(x, name, 0, "heads and groups", (heads + 2 * groups) * lanes);
-        if (in_layer && strcmp(in_layer, "mlp.linear_fc2.weight") == 0)
-            check_dimension(x, name, 1, "ffn_hidden_size", arg_number(x, "ffn_hidden_size"));
-    }
-}
-
 /* ---- names ---- */
 
 /* The names that layers have, and in which layers. */
@@ -153,8 +96,8 @@ static void list_layer_names(const struct megatron *x, struct layer_names *l)
 
         if (!in)
             continue;
-        if (megatron_layer_of(s->param[i].name) >= l->n_layers)
-            l->n_layers = megatron_layer_of(s->param[i].name) + 1;
+        if (core_layer_of(s->param[i].name) >= l->n_layers)
+            l->n_layers = core_layer_of(s->param[i].name) + 1;
         if (names_find(l->suffix, in) < 0) {
             names_add(l->suffix, in, l->n);
             l->name[l->n++] = in;
@@ -164,7 +107,7 @@ static void list_layer_names(const struct megatron *x, struct layer_names *l)
     l->experts = arena_alloc(s->arena, (size_t)l->n_layers + 1);
     for (int i = 0; i < s->n_params; i++) {
         const char *in = name_in_layer(s->param[i].name);
-        const int layer = megatron_layer_of(s->param[i].name);
+        const int layer = core_layer_of(s->param[i].name);
 
         if (!in)
             continue;
@@ -205,8 +148,6 @@ static void require_param(const struct megatron *x, bool is_there, const char *n
 
 static void check_first_layer(const struct megatron *x, const struct layer_names *l)
 {
-    const bool biases = pk_int_or(arg_of(x, "add_bias_linear"), 0) != 0;
-    const bool qkv_bias = biases || pk_int_or(arg_of(x, "add_qkv_bias"), 0) != 0;
     const bool fused = layer_has(l, 0, "self_attention.linear_qkv.weight");
     const bool latent = layer_has(l, 0, "self_attention.linear_kv_up_proj.weight");
 
@@ -223,38 +164,17 @@ static void check_first_layer(const struct megatron *x, const struct layer_names
         require_param(x, l->experts[k] || layer_has(l, k, "mlp.linear_fc1.layer_norm_weight"),
                       arena_fmt(x->s->arena, "decoder.layers.%d.mlp.linear_fc1.layer_norm_weight", k));
     }
-    if (fused && arg_of(x, "add_qkv_bias") && layer_has(l, 0, "self_attention.linear_qkv.bias") != qkv_bias)
-        report_contradiction(x, "config", "decoder.layers.0.self_attention.linear_qkv.bias",
-                             qkv_bias ? "is missing, but args state that there is one (add_qkv_bias, add_bias_linear)"
-                                      : "is there, but args state that there is none (add_qkv_bias, add_bias_linear)");
 }
 
 static void check_ends(const struct megatron *x)
 {
-    const char *norm = pk_as_str(arg_of(x, "normalization"));
-    const char *positions = pk_as_str(arg_of(x, "position_embedding_type"));
-    const bool has_bias = has_param(x, "decoder.final_layernorm.bias");
-
     require_param(x, has_param(x, embedding), embedding);
     require_param(x, has_param(x, "decoder.final_layernorm.weight"), "decoder.final_layernorm.weight");
-    if (positions && strcmp(positions, "learned_absolute") == 0)
-        require_param(x, has_param(x, "embedding.position_embeddings.weight"), "embedding.position_embeddings.weight");
-    if (pk_int_or(arg_of(x, "untie_embeddings_and_output_weights"), 0))
-        require_param(x, has_param(x, "output_layer.weight"), "output_layer.weight");
-    else if (x->pp == 1 && arg_of(x, "untie_embeddings_and_output_weights") && has_param(x, "output_layer.weight"))
-        report_contradiction(x, "config", "output_layer.weight", "is there, but args state that the embedding is the "
-                                                                 "head (untie_embeddings_and_output_weights)");
-    if (norm && (strcmp(norm, "RMSNorm") == 0) == has_bias)
-        report_contradiction(x, "config", "decoder.final_layernorm.bias",
-                             arena_fmt(x->s->arena, "is %s, but args.normalization is %s",
-                                       has_bias ? "there" : "missing", norm));
 }
 
 static void check_names(const struct megatron *x)
 {
     struct layer_names l = {0};
-    const int64_t experts = arg_number(x, "num_experts");
-    bool any = false;
 
     list_layer_names(x, &l);
     for (int i = 0; i < l.n; i++)
@@ -266,11 +186,6 @@ static void check_names(const struct megatron *x)
     if (l.n_layers)
         check_first_layer(x, &l);
     check_ends(x);
-    for (int k = 0; k < l.n_layers; k++)
-        any |= l.experts[k];
-    if (arg_of(x, "num_experts") && any != (experts > 0))
-        report_contradiction(x, "config", NULL, any ? "layers have experts, but args.num_experts states none"
-                                                    : "no layer has experts, but args.num_experts states some");
 }
 
 /* ---- states ---- */
@@ -324,11 +239,9 @@ void megatron_check(const struct megatron *x, bool states)
 {
     check_stages(x);
     check_chunks(x);
-    check_gates(x);
-    if (arg_of(x, "num_layers")) {
-        check_sizes(x);
+    core_args_check(x->s, x->pp > 1, x->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, x->r);
+    if (arg_of(x, "num_layers"))
         check_names(x);
-    }
     if (states)
         check_states_complete(x);
     check_counters(x);

@@ -9,17 +9,10 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/core_args.h"
 #include "libcommon/layout/megatron/megatron.h"
 
 static const char layers[] = "decoder.layers.";
-
-int megatron_layer_of(const char *name)
-{
-    const char *digits = name + sizeof layers - 1;
-    const size_t n = str_starts(name, layers) ? strspn(digits, "0123456789") : 0;
-
-    return n > 0 && n < 7 && digits[n] == '.' ? atoi(digits) : -1;
-}
 
 const char *megatron_param_name(struct arena *a, const char *name, int first_layer, bool dense)
 {
@@ -27,7 +20,7 @@ const char *megatron_param_name(struct arena *a, const char *name, int first_lay
         { "input_layernorm.", "self_attention.linear_qkv.layer_norm_", false },
         { "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_", true },
     };
-    const int layer = megatron_layer_of(name);
+    const int layer = core_layer_of(name);
     const char *rest, *begin = "";
 
     if (layer < 0)

@@ -12,6 +12,7 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/core_args.h"
 #include "libcommon/layout/megatron/megatron.h"
 #include "libcommon/layout/pt_files.h"
 
@@ -380,7 +381,7 @@ static void read_model_tensor(struct chunk_reader *c, uint32_t i, const char *na
     struct megatron *x = c->x;
     struct arena *a = x->s->arena;
     struct pt_tensor *part = arena_alloc(a, (size_t)x->tp * sizeof *part);
-    const char *key = arena_fmt(a, "%d", megatron_layer_of(name)), *why = NULL;
+    const char *key = arena_fmt(a, "%d", core_layer_of(name)), *why = NULL;
     const char *own = megatron_param_name(a, name, c->first_layer, names_find(c->dense, key) >= 0);
     const bool tied = is_tied_copy(c, name);
     int64_t shape[TENSOR_MAX_DIM];
@@ -422,7 +423,7 @@ static int find_layers(struct chunk_reader *c)
 
     for (uint32_t i = 0; i < c->n; i++) {
         const char *name = pk_as_str(c->pair[0][2 * i]);
-        const int layer = megatron_layer_of(name);
+        const int layer = core_layer_of(name);
 
         if (layer >= n)
             n = layer + 1;
