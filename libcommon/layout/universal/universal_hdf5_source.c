@@ -789,8 +789,10 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
         universal_zero_state(&zero, s, SEV_ERROR, r);
     read_params(&rd);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
-    if (rc == 0 && zero.file >= 0 && !o->no_tensors)
+    if (rc == 0 && zero.file >= 0 && !o->no_tensors) {
         universal_zero_resolve_params(&zero, s);
+        universal_zero_check_copies(&zero, s, r);
+    }
 out:
     close_shards(&rd);
     h5_close(rd.index);

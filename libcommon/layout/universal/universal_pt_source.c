@@ -17,6 +17,7 @@
  *   step E            step.pt files disagree
  *   leftover W        a file in tmp/, left by an aborted conversion
  *   latest W          latest_universal is empty
+ *   frozen E*, buffer E*  see universal_zero_check_copies()
  *   other_rank E*     a file was saved under the name of another one
  * E*: a warning with source_opts.accept_mismatch
  */
@@ -693,8 +694,10 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     universal_check_params(s, r);
     if (!o->no_tensors && manifest_load(s, false, r, e) < 0)
         return -1;
-    if (u.zero.file >= 0 && !o->no_tensors)
+    if (u.zero.file >= 0 && !o->no_tensors) {
         universal_zero_resolve_params(&u.zero, s);
+        universal_zero_check_copies(&u.zero, s, r);
+    }
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/layout/engine/zero_second.h"
 #include "libcommon/model/topology.h"
 #include "libcommon/plan/tmap.h"
 
@@ -222,6 +223,55 @@ static void find_weights(const struct universal_zero *z, struct source *s)
         *m->slice->extent = (struct extent){ t.record, t.at, m->len };
         p->copy = m;
     }
+}
+
+/*
+ * Compare the tensors of frozen parameters that each model_states file of ZeRO-1 and 2 stores twice: in `module`, and
+ * in frozen_param_fragments. The files were copied from the original checkpoint.
+ */
+static void check_fragments(const struct source *s, enum severity severity, struct report *r)
+{
+    for (int f = 0; f < s->n_files; f++) {
+        const struct pt *pt = ds_name_parse(s->file[f].name).kind == DS_MP ? s->file[f].pt : NULL;
+        uint32_t n = 0;
+        struct pk **pair = pt ? pk_pairs(pk_get(pt_root(pt), "frozen_param_fragments"), &n) : NULL;
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *name = pk_as_str(pair[2 * i]);
+            struct pt_tensor t;
+
+            if (name && pt_tensor(pt, pk_get(pk_get(pt_root(pt), "module"), name), &t))
+                zero_check_fragment(s, pt, name, &t, severity, r);
+        }
+    }
+}
+
+/* Compare the buffers with those in `module` of the model_states file. */
+static void check_buffers(const struct universal_zero *z, const struct source *s, enum severity severity,
+                          struct report *r)
+{
+    const struct pk *module = pk_get(pt_root(z->pt), "module");
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+        struct pt_tensor t;
+        const char *how = v->buffer && pt_tensor(z->pt, pk_get(module, v->name), &t)
+                              ? zero_buffer_difference(s, v->map, &t) : NULL;
+
+        if (how)
+            report_add(r, severity, "buffer", s->path, ERR_NO_BYTE, v->name,
+                       "has %s in %s (%s) than as a state (%s)", how, s->file[z->file].name, dtype_name(t.dtype),
+                       dtype_name(v->map->dtype));
+    }
+}
+
+void universal_zero_check_copies(const struct universal_zero *z, const struct source *s, struct report *r)
+{
+    const enum severity severity = s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+
+    check_fragments(s, severity, r);
+    if (z->tp == 1)
+        check_buffers(z, s, severity, r);
 }
 
 void universal_zero_resolve_params(const struct universal_zero *z, struct source *s)

@@ -43,5 +43,11 @@ void universal_zero_state(const struct universal_zero *z, struct source *s, enum
  * opening the source.
  */
 void universal_zero_resolve_params(const struct universal_zero *z, struct source *s);
+/*
+ * Compare what the copied model_states files store a second time: frozen parameters in `module` and in
+ * frozen_param_fragments (code "frozen"), and buffers in `module` and as states (code "buffer"). Differences are
+ * ERRORs, or WARNINGs if the source was opened with accept_mismatch. Must follow universal_zero_resolve_params().
+ */
+void universal_zero_check_copies(const struct universal_zero *z, const struct source *s, struct report *r);
 
 #endif

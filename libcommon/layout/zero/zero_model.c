@@ -10,6 +10,7 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/layout/engine/zero_second.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* ---- rank 0 ---- */
@@ -123,8 +124,11 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
     for (int i = 0; i < z->n_frozen; i++) {
         struct zero_tensor *t = find_zero_tensor(z, names, z->frozen[i].name);
 
-        if (t)
-            t->frozen = true;
+        if (!t)
+            continue;
+        t->frozen = true;
+        if (z->stage != 3 && !z->o->no_tensors)
+            zero_check_fragment(z->s, pt, t->name, &t->t, zero_mismatch(z), z->r);
     }
     return true;
 }

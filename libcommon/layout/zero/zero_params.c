@@ -10,6 +10,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/engine/zero_second.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* The group and slot of a parameter. */
@@ -287,30 +288,6 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
 }
 
 /*
- * Returns true if two tensors of `module` that are stored apart differ in a sample at the start, in the middle or at
- * the end. A sample that cannot be read counts as equal, because reading the whole tensor reports the error.
- */
-static bool differ_in_module(const struct zero *z, const struct pt_tensor *a, const struct pt_tensor *b)
-{
-    enum { SAMPLE = 4096 };
-    const uint64_t len = (uint64_t)a->n_elems * (uint64_t)dtype_size(a->dtype), n = min_u64(len, SAMPLE);
-    const uint64_t at[] = { 0, align_down((len - n) / 2, 8), len - n };
-    char x[SAMPLE], y[SAMPLE];
-    bool found = a->dtype != b->dtype;
-
-    if ((a->record == b->record && a->at == b->at) || !a->contiguous || !b->contiguous)
-        return false;
-    for (int i = 0; i < 3 && !found; i++) {
-        const struct extent p = { a->record, a->at + at[i], n }, q = { b->record, b->at + at[i], n };
-        struct err ignored = {0};
-
-        found = files_read_extent(z->s->files, &p, x, &ignored) == 0 &&
-                files_read_extent(z->s->files, &q, y, &ignored) == 0 && memcmp(x, y, n) != 0;
-    }
-    return found;
-}
-
-/*
  * Compare the tensor of the second name with that of the first, which `module` has as well in ZeRO-1 and 2: the shapes,
  * and values if they are stored apart.
  */
@@ -327,7 +304,7 @@ static void check_shared(struct zero *z, const struct zero_tensor *t, const stru
                    "has another shape in `module` than %s, whose tensor it shares by shared_params", holder->name);
         return;
     }
-    if (!z->o->no_tensors && differ_in_module(z, &t->t, &first->t))
+    if (!z->o->no_tensors && zero_tensors_differ(z->s->files, &t->t, &first->t))
         report_add(z->r, z->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "tied", z->path, ERR_NO_BYTE, t->name,
                    "differs in `module` from %s, whose tensor it shares by shared_params", holder->name);
 }

@@ -37,6 +37,7 @@
  *   mapping E/N           param_slice_mappings differ from param_shapes; N: the run has round_robin_gradients
  *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
+ *   frozen E*             a frozen parameter is another tensor in frozen_param_fragments than in `module`
  *   unlisted W/N          a tensor in `module` that no list names; N: in ZeRO-1, which does not list frozen parameters
  *   stage W               zero_stage differs from the stage in ds_config
  *   twice E               a name that two groups list, or a group and buffer_names
