@@ -418,10 +418,12 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
     if (d->a->n_all == 0 && view_check_match(d->b, e) < 0)
         return -1;
     diff_pair(d);
-    if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))
+    if (d->a->source && d->b->source && !in->tensors_only && !has_model(d)) {
         diff_state(d->a->source, d->b->source, &d->state, r);
-    else if (d->a->pt && d->b->pt && !in->tensors_only)
+        diff_members(d, d->state.schedules);
+    } else if (d->a->pt && d->b->pt && !in->tensors_only) {
         diff_values(d->a, d->b, &d->state);
+    }
     if (in->patch && diff_patch_check(in, d, e) < 0)
         return -1;
     if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0 || diff_masters(d, &so, e) < 0)

@@ -3,6 +3,7 @@
  *
  *   diff_pair.c     find the pairs of corresponding tensors, whose names may differ
  *   diff_groups.c   pair the settings of optimizers' groups that both sides list in any order
+ *   diff_members.c  compare the parameters of optimizers' groups
  *   diff_state.c    compare the state of the run, its arguments and its schedules
  *   cmd_diff.c      run the comparison and print the result
  */
@@ -100,6 +101,13 @@ struct diff_groups {
  * same parameters.
  */
 void diff_pair_groups(const struct source *a, const struct source *b, struct arena *arena, struct diff_groups *out);
+/*
+ * Compare the groups to which the parameters of d->pair belong, and add a difference to the list if they differ. Groups
+ * that the files do not list (torch_dist) are not compared.
+ */
+void diff_members(const struct diff *d, json_t *list);
+/* Add {key, a, b} to a list of diff_state. The list gets the references; NULL: this side does not have the key. */
+void diff_add(json_t *list, const char *key, json_t *a, json_t *b);
 /* Return the total number of differences in run, arguments and schedules. */
 int diff_state_n(const struct diff_state *s);
 void diff_state_free(struct diff_state *s);

@@ -174,7 +174,7 @@ static bool is_same_pickle_value(const struct diff_walk *w, const struct pk *a, 
 
 /* ---- output ---- */
 
-static void add_state_diff(json_t *list, const char *key, json_t *a, json_t *b)
+void diff_add(json_t *list, const char *key, json_t *a, json_t *b)
 {
     json_t *o = json_object();
 
@@ -272,7 +272,7 @@ static void compare_state_trees(struct diff_walk *w, json_t *counted, const char
     if (dicts && depth < MAX_DEPTH)
         compare_dicts(w, counted, path, v, depth);
     else
-        add_state_diff(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
+        diff_add(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
 }
 
 /* ---- the comparisons ---- */
@@ -280,14 +280,14 @@ static void compare_state_trees(struct diff_walk *w, json_t *counted, const char
 static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
 {
     if (a != b && a >= 0 && b >= 0)
-        add_state_diff(out, key, json_integer(a), json_integer(b));
+        diff_add(out, key, json_integer(a), json_integer(b));
 }
 
 /* Compare a dimension of the model. If one side does not record it (0), there is no difference. */
 static void compare_dimension(const struct diff_state *out, const char *key, int64_t a, int64_t b)
 {
     if (a != b)
-        add_state_diff(a > 0 && b > 0 ? out->run : out->by_layout, key, a > 0 ? json_integer(a) : NULL,
+        diff_add(a > 0 && b > 0 ? out->run : out->by_layout, key, a > 0 ? json_integer(a) : NULL,
                        b > 0 ? json_integer(b) : NULL);
 }
 
@@ -315,10 +315,10 @@ static void compare_run(const struct diff_state *out, const struct source *x, co
     compare_dimension(out, "seq_len", a->seq_len, b->seq_len);
     compare_dimension(out, "vocab_tokens", a->vocab_tokens, b->vocab_tokens);
     if ((in_a && in_b && a->embed_layernorm != b->embed_layernorm) || (in_a != in_b))
-        add_state_diff(in_a && in_b ? out->run : out->by_layout, "embed_layernorm",
+        diff_add(in_a && in_b ? out->run : out->by_layout, "embed_layernorm",
                        in_a ? json_integer(a->embed_layernorm) : NULL, in_b ? json_integer(b->embed_layernorm) : NULL);
     if ((p || q) && (!p || !q || strcmp(p, q) != 0))
-        add_state_diff(p && q ? out->run : out->by_layout, "position", p ? out_text(p) : NULL, q ? out_text(q) : NULL);
+        diff_add(p && q ? out->run : out->by_layout, "position", p ? out_text(p) : NULL, q ? out_text(q) : NULL);
 }
 
 /*
@@ -331,7 +331,7 @@ static void compare_param_groups(struct diff_walk *w, const struct pk *a, const 
     struct pk **in_a = pk_items(a, &n_a), **in_b = pk_items(b, &n_b);
 
     if (n_a != n_b)
-        add_state_diff(w->out->by_layout, "param_groups", json_integer(n_a), json_integer(n_b));
+        diff_add(w->out->by_layout, "param_groups", json_integer(n_a), json_integer(n_b));
     for (uint32_t g = 0; in_a && in_b && g < n_a && g < n_b && (n_a == n_b || g == 0); g++) {
         char *path = str_fmt("param_groups.%u", g);
 
@@ -365,7 +365,7 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
     if (w->a->run.param_groups && w->b->run.param_groups)
         compare_param_groups(w, w->a->run.param_groups, w->b->run.param_groups);
     else if (w->a->run.param_groups || w->b->run.param_groups)
-        add_state_diff(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
+        diff_add(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
                        w->b->run.param_groups ? json_string("there") : NULL);
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
@@ -544,11 +544,11 @@ void diff_values(const struct view *a, const struct view *b, struct diff_state *
         const struct pk *x = a->plain[i]->tree, *y = at < 0 ? NULL : b->plain[at]->tree;
 
         if (!y || !is_same_pickle_value(&w, x, y))
-            add_state_diff(out->run, a->plain[i]->name, out_pickled(x), y ? out_pickled(y) : NULL);
+            diff_add(out->run, a->plain[i]->name, out_pickled(x), y ? out_pickled(y) : NULL);
     }
     for (int i = 0; i < b->n_plain; i++)
         if (names_find(of_a, b->plain[i]->name) < 0)
-            add_state_diff(out->run, b->plain[i]->name, NULL, out_pickled(b->plain[i]->tree));
+            diff_add(out->run, b->plain[i]->name, NULL, out_pickled(b->plain[i]->tree));
     arena_free(arena);
 }
 
