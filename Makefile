@@ -39,7 +39,7 @@ say  = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' $(1) $(2))
 
 # ---- libraries -----------------------------------------------------------------------
 
-PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8 libzstd
+PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8 libzstd libutf8proc
 PKGS_TEST := cmocka
 PKGC     := pkg-config
 # These install what is missing, then build with a make of their own that finds it.
@@ -49,7 +49,7 @@ NO_LIBS  := clean help deps deps-check lint tidy deb html static static-tests st
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev openmpi-bin unzip
+       libhdf5-dev zlib1g-dev libpcre2-dev libutf8proc-dev libzstd-dev libcmocka-dev openmpi-bin unzip
 # What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
 APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
        zsh git jq zstd btrfs-progs chromium pandoc libpmix-dev
@@ -69,7 +69,7 @@ endif
 # gcc fuses a * b + c, which rounds once, on a processor that can: a learning rate or an average would depend on the
 # machine. The baseline of x86-64 cannot.
 UNFUSED     := $(if $(filter-out x86_64,$(or $(ARCH),$(shell uname -m)))$(filter -m%,$(CFLAGS)),-ffp-contract=off)
-CFLAGS_ALL  := -std=gnu11 $(CFLAGS_$(B)) -fopenmp $(WARN) $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) \
+CFLAGS_ALL  := -std=gnu11 $(CFLAGS_$(B)) -fopenmp $(WARN) $(filter-out -DUTF8PROC_EXPORTS,$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null)) \
                $(CFLAGS)$(if $(UNFUSED), $(UNFUSED))
 LDFLAGS_ALL := $(CFLAGS_$(B)) -fopenmp $(LDFLAGS)
 LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread -ldl

@@ -8,8 +8,8 @@
  *     (classes in classes, what \s matches) they are rewritten first;
  *   - with vocab.json, the name of a special token in a text is treated like other text, as in Megatron; with
  *   tokenizer.json, the added tokens are found in the text, and the template is applied.
- * If a tokenizer.json requires something that is not implemented here (normalizers, other models), the file is refused
- * with an error that names the feature.
+ * If a tokenizer.json requires something that is not implemented here (other normalizers than NFC, other models), it
+ * is refused with an error that names the feature.
  *
  * Threads: a tokenizer never changes; each thread needs its own encoder.
  */

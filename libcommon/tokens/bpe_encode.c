@@ -1,7 +1,8 @@
 /*
  * bpe_encode.c - convert text to tokens
  *
- *   text -- added tokens --> stretches -- steps --> pieces -- cache, else merging --> tokens
+ *   text -- added tokens --> stretches -- normal form, added tokens --> stretches -- steps --> pieces
+ *   piece -- cache, else merging --> tokens
  *
  * Natural text repeats its pieces, so nearly all are found in the cache. Most of the time is then spent in the regular
  * expression (about two thirds) and in looking pieces up. Merging keeps the pairs of a piece in a heap, ordered by rank
@@ -312,49 +313,90 @@ static size_t trailing_space(const char *p, size_t n)
     return n - i;
 }
 
+/* A text, and which of the added tokens are searched in it. */
+struct bpe_text {
+    const char *p;
+    size_t len;
+    bool normalized;
+};
+
 /*
  * Returns the first added token in the text at or after `from`. If several begin at the same position, returns the
  * longest.
  */
-static const struct bpe_added *find_added(const struct bpe *b, const char *text, size_t len, size_t from, size_t *at)
+static const struct bpe_added *find_added(const struct bpe *b, const struct bpe_text *t, size_t from, size_t *at)
 {
     if (b->n_added == 0)
         return NULL;
-    for (size_t i = from; i < len; i++) {
-        if (!b->added_first[(uint8_t)text[i]])
+    for (size_t i = from; i < t->len; i++) {
+        if (!b->added_first[t->normalized][(uint8_t)t->p[i]])
             continue;
-        for (int k = 0; k < b->n_added; k++)
-            if (b->added[k].len <= len - i && memcmp(text + i, b->added[k].text, b->added[k].len) == 0) {
+        for (int k = 0; k < b->n_added; k++) {
+            const struct bpe_added *a = &b->added[k];
+
+            if (a->normalized == t->normalized && a->len <= t->len - i && memcmp(t->p + i, a->text, a->len) == 0) {
                 *at = i;
-                return &b->added[k];
+                return a;
             }
+        }
     }
     return NULL;
 }
 
+/* Returns true if the token must be a word of its own, and the text continues the word on either side. */
+static bool is_in_word(const struct bpe_added *a, const struct bpe_text *t, size_t at)
+{
+    const size_t end = at + a->len;
+
+    return a->single_word &&
+           (bpe_is_word_char(t->p + at, at, true) || bpe_is_word_char(t->p + end, t->len - end, false));
+}
+
+static int encode_stretches(struct bpe_encoder *c, const struct bpe_text *t, struct bpe_ids *out);
+
+/* Encode bytes [from, end) of the text, which have no added token of the kind that was searched. */
+static int encode_stretch(struct bpe_encoder *c, const struct bpe_text *t, size_t from, size_t end, struct bpe_ids *out)
+{
+    struct bpe_text next = { .p = t->p + from, .len = end - from, .normalized = true };
+    char *made = NULL;
+    int rc;
+
+    if (from >= end)
+        return 0;
+    if (t->normalized)
+        return cut_piece(c, 0, next.p, next.len, out);
+    if (c->b->nfc)
+        next.p = bpe_normalize(next.p, &next.len, &made);
+    rc = encode_stretches(c, &next, out);
+    free(made);
+    return rc;
+}
+
 /*
- * Encode the text around added tokens. Added tokens are searched in the original text. A token that consists of blanks
- * is thus found even if the previous added token has consumed these blanks.
+ * Encode the text around added tokens. A token that consists of blanks is found even if the previous added token has
+ * consumed these blanks.
  */
-static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out)
+static int encode_stretches(struct bpe_encoder *c, const struct bpe_text *t, struct bpe_ids *out)
 {
     const struct bpe_added *a;
     size_t from = 0, seek = 0, at;      /* from: end of the text that has been encoded so far */
 
-    while ((a = find_added(c->b, text, len, seek, &at))) {
+    while ((a = find_added(c->b, t, seek, &at))) {
         size_t stop = at;
 
         seek = at + a->len;
+        if (is_in_word(a, t, at))
+            continue;
         if (a->lstrip && at > from)
-            stop -= trailing_space(text + from, at - from);
-        if (stop > from && cut_piece(c, 0, text + from, stop - from, out) < 0)
+            stop -= trailing_space(t->p + from, at - from);
+        if (encode_stretch(c, t, from, stop, out) < 0)
             return -1;
         put_id(out, a->id);
         from = seek;
         if (a->rstrip)
-            from += leading_space(text + from, len - from);
+            from += leading_space(t->p + from, t->len - from);
     }
-    return cut_piece(c, 0, text + from, len - from, out);
+    return encode_stretch(c, t, from, t->len, out);
 }
 
 /* ---- whole texts ---- */
@@ -385,7 +427,7 @@ int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_i
         return -1;
     }
     put_ids(out, c->b->before, c->b->n_before);
-    if (encode_stretches(c, text, len, out) < 0) {
+    if (encode_stretches(c, &(struct bpe_text){ .p = text, .len = len }, out) < 0) {
         err_data(e, "text", ERR_NO_BYTE, "the tokenizer's regular expression needs too many steps");
         return -1;
     }

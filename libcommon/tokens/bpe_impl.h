@@ -4,6 +4,7 @@
  *   bpe.c         the tables: vocabulary, merges; GPT-2's files; decoding
  *   bpe_json.c    tokenizer.json
  *   bpe_split.c   regular expressions that cut text into pieces
+ *   bpe_unicode.c normal forms and classes of characters
  *   bpe_encode.c  pieces to tokens
  */
 #ifndef SHARDKIT_TOKENS_BPE_IMPL_H
@@ -45,6 +46,8 @@ struct bpe_added {
     uint32_t len;
     int32_t id;
     bool lstrip, rstrip;                /* the token also consumes white space to its left, or right */
+    bool single_word;                   /* the token is found only if no letter or digit touches it */
+    bool normalized;                    /* the token is searched in the normalized text, not in the original */
 };
 
 struct bpe {
@@ -63,7 +66,8 @@ struct bpe {
     int n_steps, n_added;
     struct bpe_step step[BPE_MAX_STEPS];
     struct bpe_added *added;            /* sorted by length, the longest first */
-    bool added_first[256];              /* true for each byte with which an added token begins */
+    bool added_first[2][256];           /* [normalized]: true for each byte with which such an added token begins */
+    bool nfc;                           /* text between added tokens is converted to Unicode's normal form C */
     int n_before, n_after;              /* number of tokens that the template puts before and after every document */
     int32_t before[BPE_MAX_TEMPLATE], after[BPE_MAX_TEMPLATE];
 };
@@ -95,6 +99,20 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
 MUST_CHECK int bpe_find_bytes(struct bpe *b, int *missing);
 const struct bpe_merge *bpe_find_merge(const struct bpe *b, int32_t left, int32_t right);
 uint32_t bpe_hash(const char *p, size_t n);
+
+/* ---- Unicode (bpe_unicode.c) ---- */
+
+/*
+ * Convert UTF-8 text to Unicode's normal form C. Returns `text` itself if it has this form for certain; otherwise *made
+ * is set to the result, which the caller frees, and returned. *len is changed to the new length.
+ */
+const char *bpe_normalize(const char *text, size_t *len, char **made);
+/*
+ * Returns true if the character that begins at p, or with `before` the one that ends at p, is a part of a word: it is
+ * alphabetic, a mark, a decimal digit or a connector (\w of Unicode's regular expressions). n is the number of bytes
+ * that may be read there.
+ */
+bool bpe_is_word_char(const char *p, size_t n, bool before);
 
 /* ---- cutting (bpe_split.c) ---- */
 

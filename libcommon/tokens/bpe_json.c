@@ -6,7 +6,7 @@
  *   pre_tokenizer   ByteLevel, Split, Digits, and Sequences of them
  *   added_tokens    found in texts before anything else is done
  *   post_processor  ByteLevel (offsets only) and templates for a single text
- *   normalizer      must be absent
+ *   normalizer      NFC, or a Sequence of NFC alone; or absent
  * The sections decoder, truncation and padding do not affect encoding here.
  */
 #include <jansson.h>
@@ -228,6 +228,35 @@ static int by_length(const void *a, const void *b)
     return (x->len < y->len) - (x->len > y->len);
 }
 
+/*
+ * Add the token, or find it if the vocabulary spells a token in the same way: that one's number is then used, whatever
+ * number the list of added tokens has. Sets *number. Returns -1 if the number is used by another token.
+ */
+static int add_added_token(struct bpe_reader *r, const char *text, size_t len, int64_t id, int32_t *number)
+{
+    *number = strlen(text) == len ? bpe_find(r->b, text) : -1;
+    if (*number >= 0)
+        return 0;
+    *number = (int32_t)id;
+    return bpe_add_token(r->b, text, len, id, true);
+}
+
+/* A token that is searched in the normalized text is searched in its normal form. */
+static void normalize_added(struct bpe *b, struct bpe_added *a)
+{
+    size_t len = a->len;
+    char *made = NULL;
+    const char *text;
+
+    if (!b->nfc || !a->normalized)
+        return;
+    text = bpe_normalize(a->text, &len, &made);
+    if (made)
+        a->text = arena_strndup(b->arena, text, len);
+    a->len = (uint32_t)len;
+    free(made);
+}
+
 static int read_added(struct bpe_reader *r, json_t *list)
 {
     struct bpe *b = r->b;
@@ -239,16 +268,18 @@ static int read_added(struct bpe_reader *r, json_t *list)
         const json_t *id = json_object_get(o, "id"), *content = json_object_get(o, "content");
         const char *text = json_string_value(content);
         size_t len = json_string_length(content);
+        int32_t number;
 
-        if (!text || !len || !json_is_integer(id) || bpe_add_token(b, text, len, json_integer_value(id), true) < 0)
+        if (!text || !len || !json_is_integer(id) || add_added_token(r, text, len, json_integer_value(id), &number) < 0)
             return report_tokenizer_error(r, "added_tokens[%zu]: no content, or its id is used twice", i);
-        if (flag(o, "single_word", false))
-            return report_tokenizer_error(r, "added_tokens[%zu]: single_word is not supported", i);
-        b->added[b->n_added++] = (struct bpe_added){
-            .text = b->token[json_integer_value(id)].text, .len = (uint32_t)len, .id = (int32_t)json_integer_value(id),
+        b->added[b->n_added] = (struct bpe_added){
+            .text = b->token[number].text, .len = (uint32_t)len, .id = number,
             .lstrip = flag(o, "lstrip", false), .rstrip = flag(o, "rstrip", false),
+            .single_word = flag(o, "single_word", false), .normalized = flag(o, "normalized", false),
         };
-        b->added_first[(uint8_t)text[0]] = true;
+        normalize_added(b, &b->added[b->n_added]);
+        b->added_first[b->added[b->n_added].normalized][(uint8_t)b->added[b->n_added].text[0]] = true;
+        b->n_added++;
     }
     qsort(b->added, (size_t)b->n_added, sizeof *b->added, by_length);
     return 0;
@@ -299,16 +330,31 @@ static int read_post_processor(struct bpe_reader *r, const json_t *o, int depth)
     return report_tokenizer_error(r, "post_processor: type %s is not supported", type);
 }
 
+/* ---- normalizer ---- */
+
+static int read_normalizer(struct bpe_reader *r, const json_t *o)
+{
+    json_t *list = json_object_get(o, "normalizers");
+
+    if (!o || json_is_null(o))
+        return 0;
+    if (strcmp(json_type_name(o), "Sequence") == 0 && json_array_size(list) == 1)
+        o = json_array_get(list, 0);
+    if (strcmp(json_type_name(o), "NFC") != 0)
+        return report_tokenizer_error(r, "a normalizer (%s) is not supported", json_type_name(o));
+    r->b->nfc = true;
+    return 0;
+}
+
 /* ---- the file ---- */
 
 static int read_sections(struct bpe_reader *r, const json_t *root)
 {
     json_t *added = json_object_get(root, "added_tokens");
     const json_t *pre = json_object_get(root, "pre_tokenizer"), *post = json_object_get(root, "post_processor");
-    const json_t *normalizer = json_object_get(root, "normalizer");
 
-    if (normalizer && !json_is_null(normalizer))
-        return report_tokenizer_error(r, "a normalizer (%s) is not supported", json_type_name(normalizer));
+    if (read_normalizer(r, json_object_get(root, "normalizer")) < 0)
+        return -1;
     if (read_bpe_model(r, json_object_get(root, "model"), json_array_size(added)) < 0 || read_added(r, added) < 0)
         return -1;
     if (!json_is_object(pre))

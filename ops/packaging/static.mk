@@ -16,7 +16,7 @@ STATIC_SYS   := $(CURDIR)/$(STATIC_DIR)/sysroot/usr
 STATIC_PRE   := $(CURDIR)/$(STATIC_DIR)/prefix
 # HDF5 has no pkg-config file of its own.
 STATIC_LIBS  := -L$(STATIC_PRE)/lib -L$(STATIC_SYS)/lib/$(STATIC_HOST) -larchive -lhdf5 -lsz -laec -ljansson -lisal -luring \
-                -lpcre2-8 -llz4 -lzstd -llzma -lbz2 -lz -lm -lpthread
+                -lpcre2-8 -lutf8proc -llz4 -lzstd -llzma -lbz2 -lz -lm -lpthread
 STATIC_CPU_x86_64 := -march=x86-64-v2
 STATIC_CFLAGS = $(STATIC_CPU_$(ARCH)) -ffunction-sections -fdata-sections -ffile-prefix-map=$(CURDIR)=. \
                 -isystem $(STATIC_PRE)/include -isystem $(STATIC_SYS)/include -isystem $(STATIC_SYS)/include/$(STATIC_HOST)

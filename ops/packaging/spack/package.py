@@ -31,6 +31,7 @@ class Shardkit(MakefilePackage):
     depends_on("hdf5~mpi")
     depends_on("zlib-api")
     depends_on("pcre2")
+    depends_on("utf8proc")
     depends_on("zstd")
     # train loads Open MPI or MPICH at run time.
     depends_on("mpi", type="run", when="+mpi")
@@ -41,7 +42,7 @@ class Shardkit(MakefilePackage):
 
     def build_args(self):
         # hdf5-serial is Debian's name for HDF5. Warnings are errors only for developers of the sources.
-        libraries = "libarchive jansson libisal liburing hdf5 zlib libpcre2-8 libzstd"
+        libraries = "libarchive jansson libisal liburing hdf5 zlib libpcre2-8 libzstd libutf8proc"
         args = ["PREFIX=" + str(self.prefix), "PKGS=" + libraries, "WARN=-Wall", "V=1"]
         if self.spec.satisfies("+cuda"):
             args += ["CUDA=1", "CUDA_HOME=" + str(self.spec["cuda"].prefix)]
