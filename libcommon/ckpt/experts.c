@@ -282,6 +282,8 @@ void experts_check(const struct source *s, const json_t *config, enum severity s
     struct experts_check c = { .s = s, .config = config, .n_stated = experts_count_stated(config), .severity = severity,
                                .r = r };
 
+    if (config_int(config, "zero_expert_num", 0) > 0)
+        return;
     c.tensor = xcalloc((size_t)s->n_params + (size_t)s->n_unread + 1, sizeof *c.tensor);
     c.has_tensor = xcalloc(LAYERS_MAX, sizeof *c.has_tensor);
     c.has_expert = xcalloc(LAYERS_MAX, sizeof *c.has_expert);

@@ -13,6 +13,7 @@
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/hf/check/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_settings.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_saved.h"
@@ -156,6 +157,7 @@ static int compare_with_config(const struct source *s, const json_t *config, str
 
     hf_check_claims(s, config, true, SEV_ERROR, r);
     hf_check_layers(s, config, NULL, SEV_ERROR, r);
+    hf_check_settings(s, config, NULL, SEV_ERROR, r);
     for (int i = 0; i < report_n(r) && rc == 0; i++)
         if (report_get(r, i)->severity == SEV_ERROR) {
             const struct finding *f = report_get(r, i);

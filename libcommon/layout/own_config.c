@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/hf/check/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_settings.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_saved.h"
@@ -143,6 +144,7 @@ static void compare_config(const struct source *s, json_t *config, enum severity
     } else {
         hf_check_claims(&as_saved, config, true, severity, r);
         hf_check_layers(&as_saved, config, NULL, severity, r);
+        hf_check_settings(&as_saved, config, NULL, severity, r);
         check_shared(&as_saved, config, severity, r);
     }
     report_free(ignored);

@@ -11,6 +11,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/source_facts.h"
 #include "libcommon/layout/hf/check/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_settings.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_target.h"
@@ -147,6 +148,7 @@ static int fit_config(const struct hf_describing *d, struct err *e)
     if (rc == 0 && (d->config != d->x->own_config || d->o->q.override)) {
         hf_check_claims(s, config, true, severity, r);
         hf_check_layers(s, config, d->x->q.transposed, severity, r);
+        hf_check_settings(s, config, d->x->q.transposed, severity, r);
     }
     for (int i = 0; i < report_n(r); i++) {
         const struct finding *f = report_get(r, i);

@@ -23,6 +23,7 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/check/hf_claims.h"
+#include "libcommon/layout/hf/check/hf_settings.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
@@ -332,6 +333,8 @@ static void check_claims(struct source *s, bool known, const struct source_opts 
         hf_check_layers(s, config, NULL, severity, r);
     else if (config && !known)
         check_quantised_layers(s, config, extra, severity, r);
+    if (config && !known)
+        hf_check_settings(s, config, NULL, severity, r);
     if (!o->holes || s->n_unread == 0)
         quantised_check(s, config, extra, severity, r);
     json_decref(config);

@@ -107,8 +107,10 @@ int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, st
 
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h)
 {
+    static const char of_answers[] = "transformer.";
     const char *first = family_at(f, 0)->part[0];
-    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, name);
+    const char *rest = str_starts(name, of_answers) ? name + strlen(of_answers) : name;
+    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, rest);
     bool found = family_find(f, name, h) || (family_find(f, full, h) && !h->in_shards);
 
     free(full);

@@ -40,8 +40,8 @@ MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_s
 
 /*
  * Find the family's rule for a name. If no rule has the name, the name is tried with the family's first word prepended
- * ("transformer.wte.weight" for "wte.weight"), because a model that was saved without its head lacks this word. Returns
- * false if there is no rule.
+ * ("transformer.wte.weight" for "wte.weight"), because a model that was saved without its head lacks this word. Models
+ * of classes ForQuestionAnswering have "transformer" in its place. Returns false if there is no rule.
  */
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
 /* Returns true if the family has at least one of the source's names other than a head's, which many families share. */

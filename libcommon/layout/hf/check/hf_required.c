@@ -24,7 +24,8 @@ struct required_check {
     const struct model_facts *facts;
     bool has_rules;                     /* the model has rules, and is not quantized */
     bool quantized;                     /* tensors of a module stand for its weight */
-    bool bare;                          /* the names lack the first word, facts->base */
+    bool bare;                          /* the names lack the first word, facts->base, or have `first` in its place */
+    const char *first;                  /* "" or "transformer." */
     const char **name;                  /* [n]: the names of all parameters, sorted */
     int n;
     int n_layers;                       /* highest number of a layer plus 1, at most the number in config.json */
@@ -66,10 +67,13 @@ static int first_required_name(const struct required_check *c, const char *begin
     return low < c->n && str_starts(c->name[low], begin) ? low : c->n;
 }
 
-/* Returns the name in the files for one in the list: without the first word if all names lack it. */
+/* Returns the name in the files for one in the list: without the first word, or with another, if all names are so. */
 static const char *name_in_files(const struct required_check *c, const char *name)
 {
-    return c->bare && str_starts(name, c->facts->base) ? name + strlen(c->facts->base) + 1 : name;
+    if (!c->bare || !str_starts(name, c->facts->base))
+        return name;
+    name += strlen(c->facts->base) + 1;
+    return *c->first ? arena_fmt(c->arena, "%s%s", c->first, name) : name;
 }
 
 /* Returns true if the name belongs to the model without its head: it begins with the first word, and a dot. */
@@ -400,6 +404,8 @@ static void check_listed_tensors(struct required_check *c)
     const char *base = arena_fmt(c->arena, "%s.", c->facts->base);
 
     c->bare = first_required_name(c, base) == c->n;
+    /* classes ForQuestionAnswering of many models name their base so */
+    c->first = first_required_name(c, "transformer.") < c->n ? "transformer." : "";
     if (!has_listed_name(c)) {
         if (!c->has_rules && c->n > 0 && c->s->n_unread == 0)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, c->s->param[0].name,

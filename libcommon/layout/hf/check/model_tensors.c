@@ -283,3 +283,8 @@ const struct model_facts *model_table_find(const struct model_table *t, const ch
             return &t->model[i];
     return NULL;
 }
+
+const struct model_facts *model_table_at(const struct model_table *t, int i)
+{
+    return i < t->n_models ? &t->model[i] : NULL;
+}

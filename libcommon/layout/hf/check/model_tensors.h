@@ -58,5 +58,7 @@ MUST_CHECK struct model_table *model_table_open(struct err *e);
 void model_table_free(struct model_table *t);             /* NULL is allowed */
 /* Returns the facts about a model_type, which are valid as long as the table, or NULL if they are not known. */
 const struct model_facts *model_table_find(const struct model_table *t, const char *type);
+/* Returns the facts about the i-th model_type, or NULL if there are not so many. */
+const struct model_facts *model_table_at(const struct model_table *t, int i);
 
 #endif
