@@ -15,7 +15,8 @@ conversions() {
             "reshape -q --to dcp --ranks 3 $in $to/dcp" "reshape -q --to zero3 --ranks 2 $in $to/zero3" \
             "export-hf -q $in $to/hf" "export-hf -q --dtype fp32 $to/dcp $to/hf-dcp" \
             "ckpt-edit cast fp16 $in $to/edited" "ckpt-edit vocab --tokens 300 $in $to/vocab" \
-            "ckpt-edit -q average --weights 0.3,0.7 $in $to/reshaped $to/mean" \
+            "ckpt-edit zero -q *bias $in $to/zeroed" "ckpt-inspect diff --patch $to/patch $in $to/zeroed" \
+            "ckpt-edit apply -q $to/patch $in $to/applied" "ckpt-edit -q average --weights 0.3,0.7 $in $to/reshaped $to/mean" \
             "ckpt-backup copy -q --pack $in $to/backup" "ckpt-backup verify $to/backup" \
             "ckpt-backup copy -q $in $to/copied" "ckpt-backup verify $to/copied"; do
             echo "$run"
@@ -24,6 +25,11 @@ conversions() {
             echo "status $?"
         done
     done
+    run="ckpt-edit -q cast fp8 data/peft/llama/base $out/fp8"
+    echo "$run"
+    # shellcheck disable=SC2086
+    "$@" "$bin"/$run 2>&1
+    echo "status $?"
     for adapter in llama/dora gpt2/plain; do
         run="ckpt-edit -q merge-adapter data/peft/${adapter%/*}/base data/peft/${adapter%/*}/adapters/${adapter#*/} $out/${adapter%/*}"
         echo "$run"
