@@ -110,6 +110,17 @@ static int check_parent(const struct output_file *o, struct err *e)
     return rc;
 }
 
+int output_folder_check(const char *path, struct err *e)
+{
+    char *parent = path_parent(path);
+    const char *held = layout_of_folder(path) ? path : layout_of_folder(parent) ? parent : NULL;
+
+    if (held)
+        err_usage(e, "%s: %s is the folder of a checkpoint; give another folder", path, held);
+    free(parent);
+    return held ? -1 : 0;
+}
+
 int output_file_check(const struct output_file *o, struct err *e)
 {
     struct stat st, link;

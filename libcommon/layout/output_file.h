@@ -34,5 +34,10 @@ struct output_file {
  * in its folder.
  */
 MUST_CHECK int output_file_check(const struct output_file *o, struct err *e);
+/*
+ * Check the name of a folder in which files for the user are written, which need not exist. Returns -1 with ERR_USAGE
+ * if this folder, or the one in which it lies, holds a checkpoint.
+ */
+MUST_CHECK int output_folder_check(const char *path, struct err *e);
 
 #endif

@@ -343,7 +343,8 @@ static int open_log(struct trainer *t, struct err *e)
         return 0;
     if (savedir_check_steps_early(t, e) < 0)
         return -1;
-    if (check_written_file(t, t->o.log_file, e) < 0)
+    if (check_written_file(t, t->o.log_file, e) < 0 ||
+        (t->o.tensorboard_dir && output_folder_check(t->o.tensorboard_dir, e) < 0))
         return -1;
     log->lines = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!log->lines)
