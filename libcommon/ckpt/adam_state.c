@@ -291,20 +291,37 @@ static void add_settings(const struct adam_file *a, const char *name, const stru
     report_free(ignored);
 }
 
+/* The line of a file that has the positions of parameters in the flat vectors. */
+#define MAPPINGS_LINE "param_slice_mappings of each group"
+
 char *adam_settings(const struct adam_file *a)
 {
     static const char *const keys[] = { "zero_stage", "loss_scaler", "dynamic_loss_scale", "clip_grad",
                                         "param_alignment_paddings", "base_optimizer_state_step", "ds_version" };
     struct strbuf out = {0};
     const struct pk *groups = pk_get(adam_base(a->opt), "param_groups");
+    uint32_t n = 0;
 
     if (groups)
         add_settings(a, "param_groups", groups, &out);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (pk_get(a->opt, keys[i]))
             add_settings(a, keys[i], pk_get(a->opt, keys[i]), &out);
+    if (pk_items(pk_get(a->opt, "param_slice_mappings"), &n))
+        strbuf_addf(&out, MAPPINGS_LINE "\n");
     strbuf_add(&out, "", 1);
     return out.buf;
+}
+
+void adam_check_mappings(const char *settings, const char *version, const char *path, struct report *r)
+{
+    int major = 0, minor = 0;
+    const bool older = sscanf(version, "%d.%d", &major, &minor) == 2 && major == 0 && minor > 0 && minor < 7;
+
+    if (!strstr(settings, MAPPINGS_LINE))
+        report_add(r, older ? SEV_NOTE : SEV_WARNING, "missing_key", path, ERR_NO_BYTE, NULL,
+                   "has no param_slice_mappings, which DeepSpeed writes since 0.7: its own converters need them, these "
+                   "tools compute them");
 }
 
 /*

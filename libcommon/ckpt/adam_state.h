@@ -80,9 +80,15 @@ bool adam_is_due(const struct pk *settings);
 /*
  * Returns the optimizer's settings in the file as text, for a comparison of files: all ranks of a save have the same
  * settings. There is one line for each setting of the groups ("param_groups.0.lr 0.001"), of the loss scale and of
- * clipping, and for the ZeRO stage, the paddings, the step counter and DeepSpeed's version. The caller frees the text.
+ * clipping, and for the ZeRO stage, the paddings, the step counter and DeepSpeed's version, and one if the file has
+ * param_slice_mappings. The caller frees the text.
  */
 char *adam_settings(const struct adam_file *a);
+/*
+ * Report a WARNING "missing_key" if a file with these settings has no param_slice_mappings, or a NOTE if `version`,
+ * that of DeepSpeed, wrote none. `path` is the name of the file.
+ */
+void adam_check_mappings(const char *settings, const char *version, const char *path, struct report *r);
 /*
  * Find the first line in which two texts of adam_settings() differ, and copy the two lines to `a` and `b`. If one text
  * ends there, its line is "". Returns false if the texts are equal.

@@ -152,6 +152,7 @@ void ds_run_state(struct ds *d)
     const struct pk *root = pt_root(f->pt);
     const char *path = files_name(d->s->files, f->file);
     const struct pk *args = pk_get(root, "args");
+    int lead;
 
     run_state_read(d->s, f->pt);
     if (!args || pk_is_none(args))
@@ -165,4 +166,8 @@ void ds_run_state(struct ds *d)
                    (long long)d->s->config.n_heads, d->topo.tp);
     check_optimizer_there(d, path);
     ds_read_optimizer(d);
+    lead = d->lead >= 0 ? d->zero_file[d->lead] : -1;
+    if (lead >= 0 && d->mark[lead][DS_SETTINGS])
+        adam_check_mappings(d->mark[lead][DS_SETTINGS], d->s->run.ds_version,
+                            files_name(d->s->files, d->s->file[lead].file), d->r);
 }

@@ -190,6 +190,8 @@ void zero_state_read(struct zero *z, const struct pt *model, const struct source
     report_extra_states(z);
     compare_steps(z);
     compare_settings(z);
+    if (z->stage < 3 && z->rank[z->lead].settings)
+        adam_check_mappings(z->rank[z->lead].settings, z->s->run.ds_version, optim_path(z, z->lead), z->r);
     compare_with_engine(z);
     compare_moments(z);
     compare_rank_moments(z);
