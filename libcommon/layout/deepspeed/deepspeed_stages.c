@@ -18,13 +18,65 @@
 
 /* ---- mp_rank files ---- */
 
+static bool is_listed_in_stage(const struct ds_stage *st, const char *name)
+{
+    for (int g = 0; g < st->n_groups; g++)
+        for (int i = 0; i < st->group[g].n; i++)
+            if (strcmp(st->group[g].slice[i].name, name) == 0)
+                return true;
+    return false;
+}
+
+/*
+ * Report the first name in `table`, a dict or a list in an mp_rank file, that param_shapes lists as a trained
+ * parameter.
+ */
+static void check_not_trained(const struct ds_job *j, const struct ds_stage *st, const char *table)
+{
+    const struct pk *v = pk_get(pt_root(j->pt), table);
+    uint32_t n = 0;
+    struct pk **item = pk_items(v, &n), **pair = item ? NULL : pk_pairs(v, &n);
+
+    for (uint32_t i = 0; (item || pair) && i < n; i++) {
+        const char *name = pk_as_str(item ? item[i] : pair[2 * i]);
+
+        if (!name || !is_listed_in_stage(st, name))
+            continue;
+        report_add(j->r, SEV_ERROR, "twice", j->path, ERR_NO_BYTE, name,
+                   "is listed in %s and, as a trained parameter, in param_shapes", table);
+        return;
+    }
+}
+
+/* The pipeline engine saves no tensors in `module`: report the first one, because none is read. */
+static void check_module_empty(const struct ds_job *j)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(pt_root(j->pt), "module"), &n);
+    struct pt_tensor t;
+
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pt_tensor(j->pt, pair[2 * i + 1], &t)) {
+            report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
+                       "`module` has a tensor '%.100s', which is not read: the weights of the pipeline engine are in "
+                       "the layer files", pk_as_str(pair[2 * i]) ? pk_as_str(pair[2 * i]) : "?");
+            return;
+        }
+}
+
 void ds_read_stage(const struct ds_job *j)
 {
+    static const char *const not_trained[] = { "frozen_param_shapes", "shared_params", "buffer_names" };
     struct ds_rank_stage *st = &j->d->stage[j->d->name[j->file].mp];
 
     ds_read_marks(j);
     ds_check_degrees(j);
     st->ok = ds_stage_read(&st->st, pk_get(pt_root(j->pt), "param_shapes"), j->d->topo.dp, j->path, j->r);
+    check_module_empty(j);
+    if (!st->ok)
+        return;
+    for (size_t i = 0; i < sizeof not_trained / sizeof *not_trained; i++)
+        check_not_trained(j, &st->st, not_trained[i]);
 }
 
 /* ---- comparing the ranks of a stage ---- */
