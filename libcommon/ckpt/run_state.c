@@ -339,6 +339,66 @@ bool run_values_differ(const char *mine, const char *others, char what[512])
     return false;
 }
 
+/* Returns true if two tensors have the same type and shape, and so do their storages, with the same CRC or no CRC. */
+static bool is_same_client_tensor(const struct run_client *c, const struct pt_tensor *x, const struct pt_tensor *y)
+{
+    const struct record *a = files_record(c->files, x->record), *b = files_record(c->first_files, y->record);
+
+    return x->dtype == y->dtype && shape_equal(x->ndim, x->shape, y->ndim, y->shape) &&
+           (a->len != b->len || !a->has_crc || !b->has_crc || a->crc == b->crc);
+}
+
+/* Compare the value v of client_state with that of the first file, or the values in it if both are dicts. */
+static void compare_client_value(const struct run_client *c, const char *name, const struct pk *v,
+                                 const struct pk *firsts, int depth)
+{
+    enum { MAX_DEPTH = 8 };
+    struct value_lines rule = { .client = true };
+    struct pt_tensor x, y;
+    uint32_t n = 0;
+    struct pk **pair;
+
+    if (pt_tensor(c->pt, v, &x)) {
+        if (pt_tensor(c->first, firsts, &y) && !is_same_client_tensor(c, &x, &y))
+            report_add(c->r, dtype_is_float(x.dtype) ? SEV_WARNING : c->severity, "mixed_saves", pt_path(c->pt),
+                       ERR_NO_BYTE, NULL, "%s, a tensor that the training program saved, differs from that of %s, "
+                       "which conversions carry", name, pt_path(c->first));
+        return;
+    }
+    pair = v->type == PK_DICT && depth < MAX_DEPTH ? pk_pairs(v, &n) : NULL;
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        const struct pk *other = key ? pk_get(firsts, key) : NULL;
+        char *below;
+
+        if (!is_listed(&rule, key, depth + 1) || !other)
+            continue;
+        below = str_fmt("%s.%s", name, key);
+        compare_client_value(c, below, pair[2 * i + 1], other, depth + 1);
+        free(below);
+    }
+}
+
+void run_state_compare_client(const struct run_client *c)
+{
+    struct value_lines rule = { .client = true };
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pt_root(c->pt), &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        const struct pk *other = key ? pk_get(pt_root(c->first), key) : NULL;
+
+        if (!is_listed(&rule, key, 0))
+            continue;
+        if (other)
+            compare_client_value(c, key, pair[2 * i + 1], other, 0);
+        else
+            report_add(c->r, SEV_WARNING, "missing_key", pt_path(c->pt), ERR_NO_BYTE, NULL,
+                       "has %s, which %s lacks: conversions omit it", key, pt_path(c->first));
+    }
+}
+
 static enum severity mismatch_severity(const struct source *s)
 {
     return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;

@@ -7,10 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "libcommon/base/report.h"
+
 struct err;
+struct files;
 struct pk;
 struct pt;
-struct report;
 struct source;
 
 /* The state of the run. Values that tools use have members here; others are only in the trees of the open files. */
@@ -78,6 +80,20 @@ char *run_values_text(const struct pk *root);
  * a difference, too.
  */
 bool run_values_differ(const char *mine, const char *others, char what[512]);
+/* Two files of a save: the first one, whose values conversions carry, and another one. */
+struct run_client {
+    const struct pt *first, *pt;
+    struct files *first_files, *files;  /* the tables in which their records are numbered */
+    enum severity severity;             /* of values that differ and cannot be those of a rank */
+    struct report *r;
+};
+/*
+ * Compare the tensors that the training program saved in both files, in client_state, by their types, shapes and the
+ * CRCs of their storages. Tensors of floats may be those of a rank, so a difference is a WARNING "mixed_saves"; of
+ * others it has the severity. A value that the first file lacks is a WARNING "missing_key". Names of generators of
+ * random numbers and of losses are left out.
+ */
+void run_state_compare_client(const struct run_client *c);
 /* Write the name of shared value number k, such as "iteration" or "args.seed", to buf, and return buf. */
 const char *run_shared_name(int k, char buf[64]);
 /*

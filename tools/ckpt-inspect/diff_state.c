@@ -398,6 +398,52 @@ static const struct pt *mp_file(const struct source *s)
 }
 
 /*
+ * Compare a value of an mp_rank file other than the first, unless the first files differ in the same key, which has
+ * been listed. `name` is the name of the file.
+ */
+static void compare_rank_value(const struct diff_walk *w, const char *name, const char *key, struct both v)
+{
+    const struct diff_walk of_first = { .a = w->a, .b = w->b, .a_pt = mp_file(w->a), .b_pt = mp_file(w->b), .r = w->r };
+    const struct pk *x = pk_get(pt_root(of_first.a_pt), key), *y = pk_get(pt_root(of_first.b_pt), key);
+    char *where;
+
+    if (classify_state_key(key) != COUNTS || strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0 ||
+        strcmp(key, "ds_config") == 0 || is_same_pickle_value(w, v.a, v.b) || !is_same_pickle_value(&of_first, x, y))
+        return;
+    where = str_fmt("%s: %s", name, key);
+    diff_add(w->out->run, where, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
+    free(where);
+}
+
+/*
+ * Compare the values that the training program saved in the mp_rank files other than the first, if the topologies are
+ * the same.
+ */
+static void compare_other_files(struct diff_walk *w)
+{
+    for (int i = 0; i < w->a->n_files && w->same_topology; i++) {
+        const struct source_file *f = &w->a->file[i], *g = source_file(w->b, f->name);
+        uint32_t n = 0;
+        struct pk **pair;
+
+        if (!f->pt || !g || !g->pt || f->pt == mp_file(w->a) || ds_name_parse(f->name).kind != DS_MP)
+            continue;
+        w->a_pt = f->pt;
+        w->b_pt = g->pt;
+        pair = string_pairs(pt_root(f->pt), &n);
+        for (uint32_t k = 0; pair && k < n; k++) {
+            const char *key = pk_as_str(pair[2 * k]);
+
+            compare_rank_value(w, f->name, key, (struct both){ pair[2 * k + 1], pk_get(pt_root(g->pt), key) });
+        }
+        pair = string_pairs(pt_root(g->pt), &n);
+        for (uint32_t k = 0; pair && k < n; k++)
+            if (!pk_get(pt_root(f->pt), pk_as_str(pair[2 * k])))
+                compare_rank_value(w, f->name, pk_as_str(pair[2 * k]), (struct both){ NULL, pair[2 * k + 1] });
+    }
+}
+
+/*
  * Returns true if both sides have an mp_rank file and the value is in the outermost dict of that file. compare_roots()
  * compares such values.
  */
@@ -524,8 +570,10 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"
                      : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";
-    else
+    else {
         compare_roots(&w, pt_root(w.a_pt), pt_root(w.b_pt));
+        compare_other_files(&w);
+    }
 }
 
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out)

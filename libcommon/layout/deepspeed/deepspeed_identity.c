@@ -358,6 +358,20 @@ static void check_keys_there(struct ds *d, bool *reported)
     }
 }
 
+/* Compare the tensors that the training program saved in the mp_rank files with those of the first file. */
+static void check_client_tensors(const struct ds *d)
+{
+    const struct source_file *first = ds_first_mp(d);
+
+    for (int i = 0; i < d->n_files && first && first->pt; i++) {
+        const struct source_file *f = &d->s->file[i];
+        const struct run_client c = { first->pt, f->pt, d->s->files, d->s->files, ds_mismatch(d), d->r };
+
+        if (d->name[i].kind == DS_MP && f->pt && f != first)
+            run_state_compare_client(&c);
+    }
+}
+
 /* Compare all other values of the arguments and the schedule. */
 static void check_values(struct ds *d, struct marked *v, bool *reported)
 {
@@ -393,6 +407,7 @@ void ds_check_marks(struct ds *d)
     check_stage_decay(d, reported);
     check_steps_there(d, reported);
     check_keys_there(d, reported);
+    check_client_tensors(d);
     free(reported);
     free(v);
 }

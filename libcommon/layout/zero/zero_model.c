@@ -167,19 +167,22 @@ static bool is_scalar_value(const struct pk *v)
 }
 
 /*
- * Compare the values of client_state, which the caller saved, with those of the first file, whose root is `first`.
- * Floats, and values that only some ranks have, may be those of a rank, such as the loss of its batch: they are noted.
+ * Compare the values of client_state, which the caller saved, with those of the first file. Floats, and values that
+ * only some ranks have, may be those of a rank, such as the loss of its batch: they are noted.
  */
-static void compare_client_state(const struct pk *first, const struct pt *pt, enum severity severity, struct report *r)
+static void compare_client_state(const struct zero *z, const struct pt *pt, struct files *files, struct report *r)
 {
-    const struct pk *root = pt_root(pt);
+    const struct pk *first = z->root, *root = pt_root(pt);
+    const struct run_client c = { z->first, pt, z->s->files, files, zero_mismatch(z), r };
     char *its = run_values_text(first), *mine = run_values_text(root), what[512];
     uint32_t n = 0;
     struct pk **pair = pk_pairs(root, &n);
 
     if (run_values_differ(mine ? mine : "", its ? its : "", what))
-        report_add(r, severity, "mixed_saves", pt_path(pt), ERR_NO_BYTE, NULL,
+        report_add(r, zero_mismatch(z), "mixed_saves", pt_path(pt), ERR_NO_BYTE, NULL,
                    "%s: the files are from different saves", what);
+    if (z->first != pt)
+        run_state_compare_client(&c);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
         const struct pk *other = key ? pk_get(first, key) : NULL, *v = pair[2 * i + 1];
@@ -199,10 +202,10 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
         if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s differs from that of rank 0: the files are from different saves", *key);
-    compare_client_state(z->root, j->pt, zero_mismatch(z), j->r);
+    compare_client_state(z, j->pt, j->files, j->r);
 }
 
-void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other)
+void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other, struct files *files)
 {
     if (!z->root || !other)
         return;
@@ -210,7 +213,7 @@ void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *othe
         if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(other), *key)))
             report_add(z->r, zero_mismatch(z), "mixed_saves", pt_path(other), ERR_NO_BYTE, NULL,
                        "%s differs from that of tensor rank 0: the files are from different saves", *key);
-    compare_client_state(z->root, other, zero_mismatch(z), z->r);
+    compare_client_state(z, other, files, z->r);
 }
 
 /* Returns a rank's piece of the frozen parameter s. The piece must have the same length on all ranks. */

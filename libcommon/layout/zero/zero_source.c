@@ -431,6 +431,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
     if (!first)
         return -1;
     z->root = pt_root(first->pt);
+    z->first = first->pt;
     z->path = files_name(z->s->files, first->file);
     if (of_the_pipeline(z, z->root))
         return 1;

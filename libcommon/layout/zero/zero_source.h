@@ -126,6 +126,7 @@ struct zero {
     bool other_rank;            /* the replacement is of another tensor rank, so frozen parameters are holes as well */
     struct pt_holes holes;
     const struct pk *root;      /* root of rank 0's model_states */
+    const struct pt *first;     /* rank 0's model_states */
     const char *path;           /* path of rank 0's model_states, for findings */
     struct zero_shape shape;
     int n_frozen;
@@ -168,8 +169,11 @@ bool zero_model_read(struct zero *z, const struct pt *pt);
  */
 void zero_model_rank(const struct pt_files_job *j);
 void zero_model_renumber(void *ctx, int file, int base);
-/* Compare the values in the model_states file of another tensor rank with those of the first one, which z describes. */
-void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other);
+/*
+ * Compare the values in the model_states file of another tensor rank, whose records are numbered in `files`, with those
+ * of the first one, which z describes.
+ */
+void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other, struct files *files);
 
 /* ---- zero_shards.c ---- */
 

@@ -430,7 +430,7 @@ static void compare_ranks(const struct joining *j, const struct zero *z)
             report_add(j->r, severity, "mixed_saves", a->path, ERR_NO_BYTE, NULL,
                        "tensor rank %d has another stage, step, number of ranks or of parameters than rank 0", t);
         compare_rank_settings(j, a, b, severity);
-        zero_model_compare_tensor_ranks(z, b->run.values_pt);
+        zero_model_compare_tensor_ranks(z, b->run.values_pt, b->files);
         if (b->run.values_pt)
             zero_tp_check_degrees(z, pt_root(b->run.values_pt), pt_path(b->run.values_pt), j->n);
     }
