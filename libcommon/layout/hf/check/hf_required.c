@@ -22,7 +22,7 @@ struct required_check {
     const json_t *config;               /* as stored */
     json_t *filled;                     /* with the defaults of settings that config.json does not state */
     const struct model_facts *facts;
-    bool has_rules;                     /* the model has rules, and is not quantized */
+    const struct family *rules;         /* of the model; NULL if it has none, or is quantized */
     bool quantized;                     /* tensors of a module stand for its weight */
     bool bare;                          /* the names lack the first word, facts->base, or have `first` in its place */
     const char *first;                  /* "" or "transformer." */
@@ -339,6 +339,14 @@ static void report_required(const struct required_check *c, const struct model_t
                "with random values", star && all ? " in all layers" : "", reason_text(c, t, layer));
 }
 
+/* Returns true if hf_check_layers() looks for the tensor in each layer, because a rule of the family has its name. */
+static bool has_rule(const struct required_check *c, const struct model_tensor *t)
+{
+    struct family_hit hit;
+
+    return c->rules && family_find(c->rules, family_layer_name(c->arena, t->name, 0), &hit);
+}
+
 /* Check a tensor of the layers: report it once if all layers that must have it lack it. */
 static void check_layers_have(const struct required_check *c, const struct model_tensor *t)
 {
@@ -355,7 +363,7 @@ static void check_layers_have(const struct required_check *c, const struct model
     }
     if (n_missing && n_missing == n_due)
         report_required(c, t, first, true);
-    for (int l = 0; l < c->n_layers && n_missing && n_missing < n_due && !c->has_rules; l++)
+    for (int l = 0; l < c->n_layers && n_missing && n_missing < n_due && !has_rule(c, t); l++)
         if (c->layer[l] && is_required(c, t, l) && !has_required_tensor(c, t, l))
             report_required(c, t, l, false);
 }
@@ -378,7 +386,7 @@ static bool is_checked(const struct required_check *c, const struct model_tensor
         return true;
     if (!is_language_model(c->config))
         return false;
-    return !(c->has_rules && hf_is_head(t->name) && json_is_false(json_object_get(c->config, "tie_word_embeddings")));
+    return !(c->rules && hf_is_head(t->name) && json_is_false(json_object_get(c->config, "tie_word_embeddings")));
 }
 
 /* Returns true if at least one parameter other than a head has a name of the list. */
@@ -407,7 +415,7 @@ static void check_listed_tensors(struct required_check *c)
     /* classes ForQuestionAnswering of many models name their base so */
     c->first = first_required_name(c, "transformer.") < c->n ? "transformer." : "";
     if (!has_listed_name(c)) {
-        if (!c->has_rules && c->n > 0 && c->s->n_unread == 0)
+        if (!c->rules && c->n > 0 && c->s->n_unread == 0)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, c->s->param[0].name,
                        "config.json describes a model of type %s, but no tensor has a name of such a model; "
                        "config.json belongs to another model, or ckpt-edit rename can change the names",
@@ -445,21 +453,19 @@ static bool states_whole_model(const json_t *config, const struct model_facts *m
     return !has_heads;
 }
 
-/* Returns true if there are rules for the model_type. */
-static bool has_family_rules(const char *type)
+/* Returns the rules of the model_type, or NULL if it has none. */
+static struct family *open_rules_of(const char *type)
 {
     struct err ignored = {0};
-    struct family *f = strpbrk(type, "/.") ? NULL : family_open(type, &ignored);
 
-    family_free(f);
-    return f != NULL;
+    return strpbrk(type, "/.") ? NULL : family_open(type, &ignored);
 }
 
 void hf_check_required(const struct source *s, const json_t *config, enum severity severity, struct report *r)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    struct required_check c = { .s = s, .config = config, 
-                                .severity = severity, .r = r, .arena = arena_new(0) };
+    struct required_check c = { .s = s, .config = config, .severity = severity, .r = r, .arena = arena_new(0) };
+    struct family *rules = NULL;
     struct err e = {0};
     struct model_table *table = type ? model_table_open(&e) : NULL;
 
@@ -471,7 +477,7 @@ void hf_check_required(const struct source *s, const json_t *config, enum severi
                    "not checked: which tensors a model of type %.60s has (model_type in config.json)", type);
     if (c.facts && states_whole_model(config, c.facts)) {
         c.quantized = json_object_get(config, "quantization_config") != NULL;
-        c.has_rules = !c.quantized && has_family_rules(type);
+        c.rules = rules = c.quantized ? NULL : open_rules_of(type);
         c.filled = fill_defaults(config, c.facts);
         if (json_object_get(config, "auto_map") && severity == SEV_ERROR)
             c.severity = SEV_WARNING;
@@ -479,6 +485,7 @@ void hf_check_required(const struct source *s, const json_t *config, enum severi
         check_listed_tensors(&c);
         json_decref(c.filled);
     }
+    family_free(rules);
     arena_free(c.arena);
     model_table_free(table);
 }
