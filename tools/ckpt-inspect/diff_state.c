@@ -41,7 +41,7 @@ static const struct {
     { "universal_checkpoint_info", BY_LAYOUT }, { "ds_version", BY_LAYOUT },
     { "ds_config.zero_optimization.stage", BY_LAYOUT },
     { "module", ELSEWHERE }, { "optimizer", ELSEWHERE }, { "param_shapes", ELSEWHERE }, { "shared_params", ELSEWHERE },
-    { "buffer_names", ELSEWHERE }, { "frozen_param_shapes", ELSEWHERE }, { "frozen_param_fragments", ELSEWHERE },
+    { "buffer_names", BY_TOPOLOGY }, { "frozen_param_shapes", ELSEWHERE }, { "frozen_param_fragments", ELSEWHERE },
     { "sparse_tensor_module_names", ELSEWHERE }, { "csr_tensor_module_names", ELSEWHERE },
     { "iteration", ELSEWHERE }, { "global_steps", ELSEWHERE }, { "global_samples", ELSEWHERE }, { "tokens", ELSEWHERE },
     { "args.iteration", ELSEWHERE }, { "args.consumed_train_samples", ELSEWHERE },
@@ -92,7 +92,7 @@ static bool read_pickled_bytes(const struct diff_walk *w, const struct source *s
  */
 static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
-    enum { MOST = 1 << 20 };            /* limit in bytes; the state of a random generator has a few KB */
+    enum { MOST = 64 << 20 };           /* limit in bytes; the state of a random generator has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
     struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
     char *buf;
@@ -351,6 +351,15 @@ static void compare_part(struct diff_walk *w, json_t *counted, const char *key, 
     compare_state_trees(w, left_out ? w->out->by_layout : counted, key, v, 0);
 }
 
+/* Compare whether the gradients of the last step overflowed. A conversion to another layout does not keep it. */
+static void compare_overflow(struct diff_walk *w)
+{
+    const struct both v = { pk_get(w->a->run.optimizer, "overflow"), pk_get(w->b->run.optimizer, "overflow") };
+
+    if (v.a && v.b)
+        compare_state_trees(w, source_same_layout(w->a, w->b) ? w->out->run : w->out->by_layout, "overflow", v, 0);
+}
+
 /*
  * Compare the outermost dicts of both mp_rank files. Arguments and schedules are not included, because they are
  * compared separately.
@@ -380,6 +389,7 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
         compare_state_trees(w, (v.a && v.b) || same_stage ? w->out->run : w->out->by_layout,
                             of_optimizer[i], v, 0);
     }
+    compare_overflow(w);
 }
 
 /*
@@ -395,52 +405,6 @@ static const struct pt *mp_file(const struct source *s)
             return s->file[i].pt;
     }
     return NULL;
-}
-
-/*
- * Compare a value of an mp_rank file other than the first, unless the first files differ in the same key, which has
- * been listed. `name` is the name of the file.
- */
-static void compare_rank_value(const struct diff_walk *w, const char *name, const char *key, struct both v)
-{
-    const struct diff_walk of_first = { .a = w->a, .b = w->b, .a_pt = mp_file(w->a), .b_pt = mp_file(w->b), .r = w->r };
-    const struct pk *x = pk_get(pt_root(of_first.a_pt), key), *y = pk_get(pt_root(of_first.b_pt), key);
-    char *where;
-
-    if (classify_state_key(key) != COUNTS || strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0 ||
-        strcmp(key, "ds_config") == 0 || is_same_pickle_value(w, v.a, v.b) || !is_same_pickle_value(&of_first, x, y))
-        return;
-    where = str_fmt("%s: %s", name, key);
-    diff_add(w->out->run, where, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
-    free(where);
-}
-
-/*
- * Compare the values that the training program saved in the mp_rank files other than the first, if the topologies are
- * the same.
- */
-static void compare_other_files(struct diff_walk *w)
-{
-    for (int i = 0; i < w->a->n_files && w->same_topology; i++) {
-        const struct source_file *f = &w->a->file[i], *g = source_file(w->b, f->name);
-        uint32_t n = 0;
-        struct pk **pair;
-
-        if (!f->pt || !g || !g->pt || f->pt == mp_file(w->a) || ds_name_parse(f->name).kind != DS_MP)
-            continue;
-        w->a_pt = f->pt;
-        w->b_pt = g->pt;
-        pair = string_pairs(pt_root(f->pt), &n);
-        for (uint32_t k = 0; pair && k < n; k++) {
-            const char *key = pk_as_str(pair[2 * k]);
-
-            compare_rank_value(w, f->name, key, (struct both){ pair[2 * k + 1], pk_get(pt_root(g->pt), key) });
-        }
-        pair = string_pairs(pt_root(g->pt), &n);
-        for (uint32_t k = 0; pair && k < n; k++)
-            if (!pk_get(pt_root(f->pt), pk_as_str(pair[2 * k])))
-                compare_rank_value(w, f->name, pk_as_str(pair[2 * k]), (struct both){ NULL, pair[2 * k + 1] });
-    }
 }
 
 /*
@@ -543,15 +507,129 @@ static bool has_core_optimizer(const struct source *s)
     return s->run.optimizer || (source_find(s, MEGATRON_GROUPS, &hit) && hit.value);
 }
 
+/* ---- files of other ranks ---- */
+
+/* Compare the buffers that both files have in `module`. */
+static void compare_buffers(struct diff_walk *w, const struct pk *a, const struct pk *b)
+{
+    const struct pk *in_a = pk_get(a, "module"), *in_b = pk_get(b, "module");
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(a, "buffer_names"), &n);
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        const char *name = pk_as_str(item[i]);
+        const struct both v = { name ? pk_get(in_a, name) : NULL, name ? pk_get(in_b, name) : NULL };
+
+        if (name && (v.a || v.b) && !is_same_pickle_value(w, v.a, v.b))
+            diff_add(w->out->run, name, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
+    }
+}
+
+static void collect_keys(const json_t *list, struct arena *a, struct names *known)
+{
+    json_t *o;
+    size_t i;
+
+    json_array_foreach(list, i, o) {
+        const char *key = json_string_value(json_object_get(o, "key"));
+
+        if (names_find(known, key) < 0)
+            names_add(known, arena_strndup(a, key, strlen(key)), 0);
+    }
+}
+
+/* Move the differences whose keys are not known to another list, with the name of the file before the key. */
+static void move_differences(json_t *from, json_t *to, const char *file, struct arena *a, struct names *known)
+{
+    json_t *o;
+    size_t i;
+
+    json_array_foreach(from, i, o) {
+        const char *key = json_string_value(json_object_get(o, "key"));
+        char *longer;
+
+        if (names_find(known, key) >= 0)
+            continue;
+        names_add(known, arena_strndup(a, key, strlen(key)), 0);
+        longer = str_fmt("%s: %s", file, key);
+        json_object_set_new(o, "key", out_text(longer));
+        json_array_append(to, o);
+        free(longer);
+    }
+}
+
+static void new_lists(struct diff_state *out)
+{
+    out->run = json_array();
+    out->arguments = json_array();
+    out->schedules = json_array();
+    out->by_layout = json_array();
+}
+
+/*
+ * Compare two files of one rank, and add differences in keys that are not known. Arguments and generators are left out:
+ * they are those of the rank, and a conversion to another topology and back does not keep them. A file that cannot be
+ * opened has been reported when its checkpoint was opened.
+ */
+static void compare_rank_files(const struct diff_walk *all, const struct source_file *f, const struct source_file *g,
+                               struct arena *a, struct names *known)
+{
+    struct err e = {0};
+    struct pt *in_a = f->pt ? f->pt : pt_open(all->a->files, f->file, &e);
+    struct pt *in_b = !in_a || g->pt ? g->pt : pt_open(all->b->files, g->file, &e);
+    struct diff_state out = {0};
+    struct diff_walk w = *all;
+
+    new_lists(&out);
+    w.out = &out;
+    w.same_topology = false;            /* what depends on the topology is not counted */
+    w.a_pt = in_a;
+    w.b_pt = in_b;
+    if (in_a && in_b) {
+        compare_part(&w, out.schedules, "lr_scheduler", pt_root(in_a), pt_root(in_b));
+        compare_state_trees(&w, out.run, "", (struct both){ pt_root(in_a), pt_root(in_b) }, 0);
+        compare_buffers(&w, pt_root(in_a), pt_root(in_b));
+    }
+    move_differences(out.run, all->out->run, f->name, a, known);
+    move_differences(out.schedules, all->out->schedules, f->name, a, known);
+    diff_state_free(&out);
+    if (in_a != f->pt)
+        pt_close(in_a);
+    if (in_b != g->pt)
+        pt_close(in_b);
+}
+
+/*
+ * Compare the files of model states of ranks other than the first, if the topologies are the same. Each key is reported
+ * for one rank.
+ */
+static void compare_other_ranks(const struct diff_walk *w)
+{
+    struct arena *a = arena_new(0);
+    struct names *known = names_new(a);
+
+    collect_keys(w->out->run, a, known);
+    collect_keys(w->out->schedules, a, known);
+    collect_keys(w->out->by_layout, a, known);
+    for (int i = 0; i < w->a->n_files; i++) {
+        const struct source_file *f = &w->a->file[i], *g;
+        const enum ds_kind kind = ds_name_parse(f->name).kind;
+
+        if ((kind != DS_MP && kind != DS_ZERO3) || (f->pt && f->pt == mp_file(w->a)))
+            continue;
+        g = source_file(w->b, f->name);
+        if (g)
+            compare_rank_files(w, f, g, a, known);
+    }
+    arena_free(a);
+}
+
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out, struct report *r)
 {
     struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out, .r = r };
 
     w.same_topology = a->topo.tp > 0 && memcmp(&a->topo, &b->topo, sizeof a->topo) == 0;
-    out->run = json_array();
-    out->arguments = json_array();
-    out->schedules = json_array();
-    out->by_layout = json_array();
+    new_lists(out);
     compare_run(out, a, b);
     if (a->n_values || b->n_values)
         compare_values(&w);
@@ -570,10 +648,10 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"
                      : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";
-    else {
+    else
         compare_roots(&w, pt_root(w.a_pt), pt_root(w.b_pt));
-        compare_other_files(&w);
-    }
+    if (w.same_topology && mp_file(a) && mp_file(b))
+        compare_other_ranks(&w);
 }
 
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out)
