@@ -71,8 +71,8 @@ static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const
     struct dcp_entry *en;
     struct strbuf name = {0};
 
-    if ((t->table.n & (t->table.n - 1)) == 0) {         /* the arrays grow to double size at each power of 2 */
-        const size_t n = (size_t)t->table.n, room = n ? 2 * n : 1;
+    if (t->table.n == t->room) {        /* the first arrays have room for one entry of each parameter and value */
+        const size_t n = (size_t)t->table.n, room = n ? 2 * n : (size_t)(t->src->n_params + t->src->n_values) + 1;
         struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
         struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
 
@@ -82,6 +82,7 @@ static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const
         }
         t->table.entry = entry;
         t->part = part;
+        t->room = (int)room;
     }
     en = &t->table.entry[t->table.n];
     *en = (struct dcp_entry){ .n_path = n_path };

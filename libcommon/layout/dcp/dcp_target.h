@@ -41,6 +41,7 @@ struct dcp_target {
     const struct source *src;
     struct dcp_table table;             /* its entries have no chunks; the sink makes them */
     struct dcp_part *part;              /* contents of the entries, parallel to table.entry */
+    int room;                           /* number of entries for which entries that were added have room */
     int n_extras;
     struct dcp_extra *extra;
 };
