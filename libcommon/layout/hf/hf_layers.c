@@ -10,6 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/experts.h"
 #include "libcommon/layout/hf/check/hf_required.h"
+#include "libcommon/layout/hf/check/hf_shapes.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
@@ -418,8 +419,10 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
 
     experts_check(s, config, severity, r);
     hf_check_required(s, config, severity, r);
-    if (!f)
+    if (!f) {
+        hf_check_shapes(s, config, severity, r);
         return;
+    }
     if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
                    "config.json describes a model of type %s, but no tensor has a name of the family %s; config.json "

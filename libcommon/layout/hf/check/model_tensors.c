@@ -86,7 +86,7 @@ static int add_model_tensor(struct table_reading *x, struct model_tensor tensor,
     return 0;
 }
 
-/* Add the tensors "a.{b,c}.d" or "a.b|e.f", on which the conditions in word[1 .. n - 1] are placed. */
+/* Add the tensors "a.{b,c}.d" or "a.b|e.f", with a shape "[A,B]", and conditions after the word "if". */
 static int parse_tensor_line(struct table_reading *x, const char **word, int n)
 {
     struct arena *a = x->t->arena;
@@ -94,8 +94,16 @@ static int parse_tensor_line(struct table_reading *x, const char **word, int n)
     const char *end = bar ? bar : word[0] + strlen(word[0]);
     struct model_tensor tensor = { .other = bar ? bar + 1 : NULL };
 
-    if (n == 2 || (n > 2 && strcmp(word[1], "if") != 0) || (open && (!shut || shut > end)))
-        return refuse_table_line(x, "expected NAME, NAME.{A,B}.NAME or NAME|NAME, and 'if CONDITION ...'", word[0]);
+    if (n > 1 && *word[1] == '[') {
+        tensor.shape = word[1];
+        word[1] = word[0];
+        word++;
+        n--;
+    }
+    if (n == 2 || (tensor.shape && !str_ends(tensor.shape, "]")) || (n > 2 && strcmp(word[1], "if") != 0) ||
+        (open && (!shut || shut > end)))
+        return refuse_table_line(x, "expected NAME, NAME.{A,B}.NAME or NAME|NAME, [SHAPE], and 'if CONDITION ...'",
+                                 word[0]);
     if (!open || open > end) {
         tensor.name = arena_strndup(a, word[0], (size_t)(end - word[0]));
         return add_model_tensor(x, tensor, word + 2, n > 2 ? n - 2 : 0);

@@ -18,6 +18,8 @@ struct model_tensor {
     /* name in Transformers; '*' stands for the number of a layer, '#' for that of an expert */
     const char *name;
     const char *other;                  /* a name that may stand in its place; NULL if there is none */
+    /* "[A,B]", where A and B are sums of products of settings and numbers; NULL if the shape is not listed */
+    const char *shape;
     int n_conditions;
     /*
      * The model has the tensor if all conditions hold. KEY: the setting is true, or neither 0, null nor empty; !KEY: it
