@@ -32,11 +32,15 @@
 struct passed {
     const struct param *param;  /* NULL: the tensor is not a parameter */
     bool buffer;                /* the tensor is a buffer of the model */
+    bool square;                /* the tensor is max_exp_avg_sq, a state of AdamW with amsgrad, which is a value */
     enum state state;
     bool tied;
     struct crc_sum rounded;     /* for masters: the CRC of the weights to which they round */
     _Atomic uint64_t n_nan, n_inf, n_negative, n_zero;
 };
+
+/* Ends the name of the largest exp_avg_sq of all steps, in layouts that have it as a value. */
+#define MAX_SQUARE ".max_exp_avg_sq"
 
 struct values_check {
     struct source *s;
@@ -143,6 +147,12 @@ static void scan_moments_end(struct values_check *v, struct moments_scan *m, con
         twin_chunk_release(&v->twins, m->other);
 }
 
+/* Returns true if the elements are means of squares, which are not negative. */
+static bool is_of_squares(const struct passed *p)
+{
+    return p->square || (p->param && p->state == STATE_EXP_AVG_SQ);
+}
+
 static void scan_f32_bytes(struct values_check *v, struct passed *p, uint64_t total, uint64_t from, const uint8_t *b,
                            uint64_t len)
 {
@@ -159,7 +169,7 @@ static void scan_f32_bytes(struct values_check *v, struct passed *p, uint64_t to
         struct values c = {0};
 
         memcpy(x, b + at, n * 4);
-        values_add(&c, DTYPE_F32, x, n * 4, p->param && p->state == STATE_EXP_AVG_SQ);
+        values_add(&c, DTYPE_F32, x, n * 4, is_of_squares(p));
         add_counts(p, &c);
         scan_moments_block(&moments, at, x, n);
         if (want_rounded) {
@@ -188,7 +198,7 @@ static void on_scanned_bytes(void *ctx, int item, uint64_t from, const void *byt
         scan_f32_bytes(v, p, m->len, from, bytes, len);
         return;
     }
-    values_add(&c, m->dtype, bytes, len, p->param && p->state == STATE_EXP_AVG_SQ);
+    values_add(&c, m->dtype, bytes, len, is_of_squares(p));
     add_counts(p, &c);
 }
 
@@ -238,6 +248,7 @@ static void list_passed_tensors(struct values_check *v)
             v->name[v->n] = xstrdup(v->s->value[i].name);
             v->item[v->n] = (struct scan_item){ .map = v->s->value[i].map, .name = v->name[v->n] };
             v->passed[v->n].buffer = v->s->value[i].buffer;
+            v->passed[v->n].square = str_ends(v->name[v->n], MAX_SQUARE);
             v->n++;
         }
 }
@@ -356,6 +367,48 @@ static struct values counts_of(const struct passed *p)
     return (struct values){ p->n_nan, p->n_inf, p->n_negative, p->n_zero };
 }
 
+/* Returns the number of elements of `sq` that are larger than those of `most`. What cannot be read is not counted. */
+static uint64_t count_larger(struct values_check *v, const struct tmap *sq, const struct tmap *most)
+{
+    enum { N = 1 << 15 };
+    const uint64_t size = (uint64_t)dtype_size(sq->dtype), elems = sq->len / size;
+    char *x = xmalloc(N * size), *y = xmalloc(N * size);
+    uint64_t larger = 0;
+    struct err e = {0};
+
+    for (uint64_t at = 0; at < elems; at += N) {
+        const struct tmap_range r = { 0, at * size, min_u64(N, elems - at) * size };
+
+        if (tmap_read(sq, v->s->files, r, x, &e) < 0 || tmap_read(most, v->s->files, r, y, &e) < 0)
+            break;
+        for (uint64_t i = 0; i < r.len; i += size)
+            larger += dtype_value(sq->dtype, x + i) > dtype_value(sq->dtype, y + i);
+    }
+    free(x);
+    free(y);
+    return larger;
+}
+
+/* Compare max_exp_avg_sq, the largest exp_avg_sq of all steps, with the present exp_avg_sq of the parameter. */
+static void check_max_square(struct values_check *v, int i)
+{
+    const struct tmap *most = v->item[i].map, *sq = NULL;
+    char *name = str_fmt("%.*s.exp_avg_sq", (int)(strlen(v->name[i]) - strlen(MAX_SQUARE)), v->name[i]);
+    struct source_hit hit;
+    uint64_t n;
+
+    if (source_find(v->s, name, &hit))
+        sq = hit.param && hit.state >= 0 ? hit.param->state[hit.state] : hit.value ? hit.value->map : NULL;
+    if (sq && sq->dtype == most->dtype && sq->len == most->len && !is_corrupt_map(v, sq) && !is_corrupt_map(v, most)) {
+        n = count_larger(v, sq, most);
+        if (n)
+            report_add(v->r, SEV_ERROR, "moments", NULL, ERR_NO_BYTE, v->name[i],
+                       "is smaller than exp_avg_sq in %llu of %llu elements, but it is the largest exp_avg_sq of all "
+                       "steps", (unsigned long long)n, (unsigned long long)(sq->len / (uint64_t)dtype_size(sq->dtype)));
+    }
+    free(name);
+}
+
 /*
  * Check a tensor that is not a parameter. Infinities in a buffer may be intended, because some masks contain them. A
  * tensor that does not belong to the model may have any values, so NaN in it is only a warning.
@@ -365,6 +418,11 @@ static void check_nonparam_value(struct values_check *v, int i)
     struct verdict_of of = verdict_of_item(v, i, "");
     const struct values counts = counts_of(&v->passed[i]);
 
+    if (v->passed[i].square) {
+        verdict_values(&of, &counts, v->r);
+        check_max_square(v, i);
+        return;
+    }
     of.severity = !counts.n_nan ? SEV_NOTE : v->passed[i].buffer ? SEV_ERROR : SEV_WARNING;
     verdict_values(&of, &counts, v->r);
 }

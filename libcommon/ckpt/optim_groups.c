@@ -112,6 +112,34 @@ void optim_groups_check_settings(const struct source *s, struct report *r)
     }
 }
 
+/* Returns true if the source has Adam's second moments, and states max_exp_avg_sq of none of them. */
+static bool lacks_max_squares(const struct source *s)
+{
+    bool moments = false;
+
+    for (int i = 0; i < s->n_params && !moments; i++)
+        moments = s->param[i].state[STATE_EXP_AVG_SQ] != NULL;
+    for (int i = 0; i < s->n_values; i++)
+        if (strstr(s->value[i].name, "max_exp_avg_sq"))
+            return false;
+    return moments;
+}
+
+void optim_groups_check_amsgrad(const struct source *s, struct report *r)
+{
+    const struct pk *settings;
+    int64_t on;
+
+    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++) {
+        if (!pk_as_int(pk_get(settings, "amsgrad"), &on) || !on || !lacks_max_squares(s))
+            continue;
+        report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "the optimizer's group %d has amsgrad, but no parameter has the state max_exp_avg_sq, without which "
+                   "torch does not go on", g);
+        return;
+    }
+}
+
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
 {
     if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)

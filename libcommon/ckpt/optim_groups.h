@@ -81,6 +81,11 @@ bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta
  * these.
  */
 void optim_groups_check_settings(const struct source *s, struct report *r);
+/*
+ * Report a finding "groups" (as above) if the settings of a group have amsgrad and there are second moments, but no
+ * state max_exp_avg_sq at all.
+ */
+void optim_groups_check_amsgrad(const struct source *s, struct report *r);
 /* Report a WARNING if several groups were made by OPTIM_GROUPS_BY_RULE, because the run may have used another rule. */
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 

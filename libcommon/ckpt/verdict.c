@@ -63,8 +63,8 @@ void verdict_values(const struct verdict_of *of, const struct values *v, struct 
         report_scales(of, v, r);
     else if (v->n_negative)
         report_add(r, of->severity, "negative_exp_avg_sq", of->file, ERR_NO_BYTE, of->param,
-                   "exp_avg_sq is negative in %llu of %llu %s", (unsigned long long)v->n_negative, elems_of(of),
-                   unit(of));
+                   "%sis negative in %llu of %llu %s", *of->what ? "exp_avg_sq " : "",
+                   (unsigned long long)v->n_negative, elems_of(of), unit(of));
 }
 
 int verdict_check_values(const struct verdict_of *of, const struct values *v, struct report *r, struct err *e)

@@ -980,8 +980,11 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     own_config_check(s, o, r ? r : own);
-    if (!s->weights_only && !(o && o->holes))
+    if (!s->weights_only && !(o && o->holes)) {
         optim_groups_check_settings(s, r ? r : own);
+        if (!(o && o->no_tensors))
+            optim_groups_check_amsgrad(s, r ? r : own);
+    }
     source_overlap(s, r ? r : own);
     source_check_empty(s, r ? r : own);
     if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))

@@ -857,6 +857,24 @@ static void find_iteration(struct source *s)
             pk_as_int(hit.value->tree, &s->run.iteration);
 }
 
+/*
+ * Compare the optimizer's step with the iteration and with the number of steps of the schedule of the learning rate. An
+ * iteration may be one batch of several that a step accumulates, but a step is at least one iteration.
+ */
+static void check_counters(const struct source *s, struct report *r)
+{
+    int64_t most = s->run.iteration, steps;
+    struct source_hit hit;
+
+    if (source_find(s, "lr_scheduler.last_epoch", &hit) && hit.value && hit.value->tree &&
+        pk_as_int(hit.value->tree, &steps) && steps > most)
+        most = steps;
+    if (s->run.iteration >= 0 && s->run.opt_step > most && s->run.opt_step - most > 1)
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "the iteration is %lld, but the optimizer has made %lld steps: they are from different saves, or "
+                   "the optimizer started at another step", (long long)s->run.iteration, (long long)s->run.opt_step);
+}
+
 /* ---- public functions ---- */
 
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
@@ -905,5 +923,9 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
 int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                     struct report *r, struct err *e)
 {
-    return dcp_open(s, l, o, dcp_names_assign, r, e);
+    const int rc = dcp_open(s, l, o, dcp_names_assign, r, e);
+
+    if (rc == 0 && !o->no_optimizer)
+        check_counters(s, r);
+    return rc;
 }
