@@ -12,6 +12,7 @@
 # shapes and bytes that the model's own save_pretrained writes, and from_pretrained loads it without missing,
 # unexpected or mismatched keys (families/saved_check.py; FAMILIES="llama gpt2" selects). It needs a Python with
 # torch, safetensors and transformers 5, and for ZeRO also deepspeed. It is left out without them and with QUICK=1.
+# A second part compares rules/transformers.models with the tensors that Transformers makes (families/required_check.py).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 saved() { "$python" -W ignore tests/golden/families/saved_check.py "$@"; }
 python=
@@ -27,6 +28,11 @@ for form in ${python:+fsdp zero}; do
     check "$form: names, bytes, from_pretrained" saved check "$W/$form" "$W/$form-out"
     grep -e 'tensors under' -e WRONG "$W/log" | sed "s/^/$form: /"
 done
+if [ -n "$python" ]; then
+    mkdir "$W/required"
+    check "tensors that a model_type requires" "$python" -W ignore tests/golden/families/required_check.py "$W/required"
+    grep -e 'with tensors removed' -e WRONG "$W/log"
+fi
 saved=$python python=$(python_with 'torch, megatron.core, transformers')
 [ -n "$python$saved" ] || skip "no Python with torch, transformers, megatron-core or safetensors here"
 [ -n "$python" ] || { echo "no Python with megatron-core here: its part is skipped"; finish; }
