@@ -114,9 +114,54 @@ bool adam_read_number(struct files *files, const struct pt *pt, const struct pk 
     return true;
 }
 
+/* Returns true if the state of a group has both moments of Adam. */
+static bool has_both_moments(const struct adam_file *a, const struct pk *state)
+{
+    struct pt_tensor t;
+
+    return pt_tensor(a->pt, pk_get(state, "exp_avg"), &t) && pt_tensor(a->pt, pk_get(state, "exp_avg_sq"), &t);
+}
+
+/* Returns true if a group's settings have a step, as apex's optimizer writes them. */
+static bool any_group_steps(const struct pk *groups)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(groups, &n);
+
+    for (uint32_t g = 0; group && g < n; g++)
+        if (pk_get(group[g], "step"))
+            return true;
+    return false;
+}
+
+/*
+ * Report a step in a group's settings that is no number, or larger than the step of the states. DeepSpeed's FusedAdam
+ * leaves the step there from which the states began.
+ */
+static void check_setting_steps(const struct adam_file *a, double state_step, struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(pk_get(adam_base(a->opt), "param_groups"), &n);
+
+    for (uint32_t g = 0; group && g < n; g++) {
+        const struct pk *v = pk_get(group[g], "step");
+        struct pt_tensor t;
+        double step;
+
+        if (!v || pt_tensor(a->pt, v, &t))
+            continue;
+        if (!pk_as_double(v, &step))
+            report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step in param_groups.%u is no number",
+                       g);
+        else if (step > state_step)
+            report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL,
+                       "step %g in param_groups.%u, but the states are at step %g", step, g, state_step);
+    }
+}
+
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r)
 {
-    const struct pk *v = pk_get(adam_group_state(a->opt, g), "step");
+    const struct pk *state = adam_group_state(a->opt, g), *v = pk_get(state, "step");
     const struct pk *groups = pk_get(adam_base(a->opt), "param_groups");
     struct pt_tensor t;
     struct adam_step s = { .in_state = v != NULL };
@@ -130,13 +175,18 @@ struct adam_step adam_find_step(const struct adam_file *a, int g, struct report 
         s.found = tensor_number(a, &t, r, &s.value) == 0;
     } else if (v) {
         s.found = pk_as_double(v, &s.value);
-        if (!s.found && s.in_state)
+        if (!s.found)
             report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is no number", g);
+    } else if (has_both_moments(a, state) && !any_group_steps(groups)) {
+        report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "group %d has moments of Adam, but no step",
+                   g);
     }
     if (s.found && !adam_step_is_valid(s.value)) {
         report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is %g", g, s.value);
         s.found = false;
     }
+    if (s.in_state && s.found && g == 0)
+        check_setting_steps(a, s.value, r);
     return s;
 }
 

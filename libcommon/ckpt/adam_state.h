@@ -48,8 +48,9 @@ bool adam_step_is_valid(double step);
 bool adam_read_number(struct files *files, const struct pt *pt, const struct pk *v, struct report *r, double *value,
                       bool *is_tensor);
 /*
- * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on,
- * `found` is false and an ERROR is reported.
+ * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on, or
+ * if the group has both moments but no step, `found` is false and an ERROR is reported. So is, with group 0, a step in
+ * the settings of a group that is larger than that of the states.
  */
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
 /*

@@ -4,6 +4,8 @@
 #include "libcommon/ckpt/optim_groups.h"
 
 #include <float.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "libcommon/base/names.h"
@@ -85,31 +87,137 @@ bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta
     return true;
 }
 
-/* Report the setting `name` of group g. */
-static void report_setting(const struct source *s, int g, const char *name, double v, const char *range,
-                           struct report *r)
+/* ---- checks of settings ---- */
+
+/* The group whose settings are checked. */
+struct checked_group {
+    const struct source *s;
+    int g;
+    const struct pk *settings;
+    bool adam;                          /* true if its parameters have both moments of Adam, so that it needs all */
+    struct report *r;
+};
+
+static void PRINTF_LIKE(2, 3) report_setting(const struct checked_group *c, const char *fmt, ...)
 {
-    report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "groups", s->path, ERR_NO_BYTE, NULL,
-               "the optimizer's group %d has %s %g, which must be %s", g, name, v, range);
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    report_add(c->r, c->s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "groups", c->s->path, ERR_NO_BYTE, NULL,
+               "the optimizer's group %d has %s", c->g, text);
+}
+
+/* Returns true if v cannot be a number. An object can be a number: torch stores some settings as tensors. */
+static bool is_no_number(const struct pk *v)
+{
+    uint32_t n;
+
+    return v->type == PK_NONE || v->type == PK_STR || v->type == PK_BYTES || v->type == PK_DICT || pk_items(v, &n);
+}
+
+/* Report a setting that must be a finite number of 0 or more. Optimizers other than Adam have more forms of it. */
+static void check_number(const struct checked_group *c, const char *name, bool needed)
+{
+    const struct pk *v = pk_get(c->settings, name);
+    struct strbuf text = {0};
+    double number;
+
+    if (!v && needed && c->adam) {
+        report_setting(c, "moments of Adam, but no %s", name);
+    } else if (v && pk_as_double(v, &number)) {
+        if (!(number >= 0 && number <= DBL_MAX))
+            report_setting(c, "%s %g, which must be a finite number of 0 or more", name, number);
+    } else if (v && (v->type == PK_STR || (c->adam && needed && is_no_number(v)))) {
+        pk_text(v, &text);
+        report_setting(c, "%s %.60s, which must be a finite number of 0 or more", name, text.buf);
+    }
+    strbuf_free(&text);
+}
+
+/* Report betas that are not numbers of 0 or more and less than 1. Adam has two. */
+static void check_betas(const struct checked_group *c)
+{
+    const struct pk *betas = pk_get(c->settings, "betas");
+    uint32_t n = 0;
+    struct pk **beta = pk_items(betas, &n);
+    double v;
+    bool bad = false;
+
+    if (!betas && c->adam && !pk_get(c->settings, "beta1"))
+        report_setting(c, "moments of Adam, but no betas");
+    for (uint32_t i = 0; beta && i < n; i++) {
+        if (pk_as_double(beta[i], &v) && !(v >= 0 && v < 1))
+            report_setting(c, "a beta of %g, which must be 0 or more and less than 1", v);
+        bad |= beta[i]->type == PK_STR || (c->adam && is_no_number(beta[i]));
+    }
+    if (betas && (bad || betas->type == PK_STR || (c->adam && (beta ? n != 2 : betas->type < PK_GLOBAL)))) {
+        struct strbuf text = {0};
+
+        pk_text(betas, &text);
+        report_setting(c, "betas %.60s, which must be two numbers", text.buf);
+        strbuf_free(&text);
+    }
+}
+
+/* Returns true if the parameters of group g have both moments of Adam; `all`: those of all groups have no others. */
+static bool is_adams(const struct source *s, int g, bool all)
+{
+    const bool listed = s->groups && s->groups->how != OPTIM_GROUPS_UNLISTED;
+    const struct optim_group *group = listed ? &s->groups->group[g] : NULL;
+    bool both = false;
+
+    for (int i = 0; group && i < group->n && !both; i++) {
+        const struct param *p = source_param(s, group->param[i]);
+
+        both = p && p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ];
+    }
+    return group && group->n ? both : all;
+}
+
+/* Returns true if the optimizer has Adam's moments alone: no parameter has only one of them, or another state. */
+static bool has_adam_alone(const struct source *s)
+{
+    bool any = false;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        if (!p->state[STATE_EXP_AVG] != !p->state[STATE_EXP_AVG_SQ])
+            return false;
+        any |= p->state[STATE_EXP_AVG] != NULL;
+    }
+    return any && !s->run.more_states;
 }
 
 void optim_groups_check_settings(const struct source *s, struct report *r)
 {
-    static const char *const not_negative[] = { "lr", "weight_decay", "eps", "momentum" };
+    const bool all = has_adam_alone(s);
+    struct checked_group c = { .s = s, .r = r };
+
+    for (int g = 0; (c.settings = optim_groups_settings(s, g)) != NULL; g++) {
+        c.g = g;
+        c.adam = is_adams(s, g, all);
+        check_number(&c, "lr", true);
+        check_number(&c, "weight_decay", true);
+        check_number(&c, "eps", true);
+        check_number(&c, "momentum", false);
+        check_betas(&c);
+    }
+}
+
+void optim_groups_check_step_there(const struct source *s, struct report *r)
+{
     const struct pk *settings;
 
-    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++) {
-        uint32_t n = 0;
-        struct pk **beta = pk_items(pk_get(settings, "betas"), &n);
-        double v;
-
-        for (size_t i = 0; i < sizeof not_negative / sizeof *not_negative; i++)
-            if (optim_settings_number(settings, not_negative[i], &v) && !(v >= 0 && v <= DBL_MAX))
-                report_setting(s, g, not_negative[i], v, "a finite number of 0 or more", r);
-        for (uint32_t i = 0; beta && i < n; i++)
-            if (pk_as_double(beta[i], &v) && !(v >= 0 && v < 1))
-                report_setting(s, g, "a beta of", v, "0 or more and less than 1", r);
-    }
+    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++)
+        if (pk_get(settings, "step"))
+            return;
+    if (has_adam_alone(s))
+        report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "step", s->path, ERR_NO_BYTE, NULL,
+                   "has moments of Adam, but no step of the optimizer");
 }
 
 /* Returns true if the source has Adam's second moments, and states max_exp_avg_sq of none of them. */

@@ -77,8 +77,9 @@ bool optim_settings_number(const struct pk *settings, const char *name, double *
 bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2);
 /*
  * Report a finding "groups" (ERROR, or WARNING with accept_mismatch) for each group whose learning rate, weight decay,
- * eps or momentum is negative or not finite, or one of whose betas is not in [0, 1): no optimizer of torch accepts
- * these.
+ * eps or momentum is negative, not finite or a string, or one of whose betas is not in [0, 1): no optimizer of torch
+ * accepts these. A group whose parameters have both moments of Adam needs a learning rate, weight decay, eps and two
+ * betas, all numbers.
  */
 void optim_groups_check_settings(const struct source *s, struct report *r);
 /*
@@ -86,6 +87,11 @@ void optim_groups_check_settings(const struct source *s, struct report *r);
  * state max_exp_avg_sq at all.
  */
 void optim_groups_check_amsgrad(const struct source *s, struct report *r);
+/*
+ * Report an ERROR "step" if the parameters have both moments of Adam, and no other states, but neither they nor the
+ * groups have a step.
+ */
+void optim_groups_check_step_there(const struct source *s, struct report *r);
 /* Report a WARNING if several groups were made by OPTIM_GROUPS_BY_RULE, because the run may have used another rule. */
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 

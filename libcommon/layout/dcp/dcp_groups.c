@@ -207,13 +207,45 @@ int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool
 {
     double step;
 
-    if (v->tree ? !pk_as_double(v->tree, &step) : !v->map || !read_number(s, v->map, holes, r, &step))
+    if (v->map && v->map->len != (uint64_t)dtype_size(v->map->dtype)) {
+        report_add(r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, v->name, "has several elements, and a step has one");
+        return -1;
+    }
+    if (v->tree && !pk_as_double(v->tree, &step)) {
+        report_add(r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, v->name, "is no number, but the step of the optimizer "
+                                                                        "must be a whole number of 0 or more");
+        return -1;
+    }
+    if (!v->tree && (!v->map || !read_number(s, v->map, holes, r, &step)))
         return -1;
     if (adam_step_is_valid(step))
         return (int64_t)step;
     report_add(r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, v->name,
                "is %g, but the step of the optimizer must be a whole number of 0 or more", step);
     return -1;
+}
+
+/*
+ * Warn if parameters have moments of Adam, and neither they nor the groups have a step. Conversions of checkpoints
+ * without a step write such sets.
+ */
+static void check_step_listed(const struct dcp_naming *n, struct report *r)
+{
+    bool avg = false, sq = false;
+
+    for (int i = 0; i < n->table->n; i++) {
+        const struct dcp_entry *en = &n->table->entry[i];
+
+        if ((en->kind == DCP_ENTRY_STATE || en->kind == DCP_ENTRY_OPTION) && strcmp(en->what, "step") == 0)
+            return;
+        if (en->kind == DCP_ENTRY_STATE && is_own_optimizer_entry(n, en)) {
+            avg |= strcmp(en->what, "exp_avg") == 0;
+            sq |= strcmp(en->what, "exp_avg_sq") == 0;
+        }
+    }
+    if (avg && sq)
+        report_add(r, SEV_WARNING, "step", n->path, ERR_NO_BYTE, NULL,
+                   "has moments of Adam, but no step of the optimizer: a run that resumes counts from 0");
 }
 
 static void dcp_find_optimizer_step(const struct dcp_naming *n, struct report *r)
@@ -266,5 +298,6 @@ void dcp_groups_read(const struct dcp_naming *n, struct report *r)
         group_params_by_settings(&d);
     n->s->groups = d.groups;
     check_groups(&d, r);
+    check_step_listed(n, r);
     dcp_find_optimizer_step(n, r);
 }

@@ -192,7 +192,7 @@ static const struct source_value *torchdist_find_step(struct source *s, bool hol
 {
     struct source_hit hit;
 
-    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map) {
+    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value) {
         s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
         s->run.step_in_state = s->run.step_is_tensor = s->run.opt_step >= 0;
         return hit.value;
@@ -455,7 +455,7 @@ static void check_steps_there(const struct source *s, struct report *r)
     if (n_with)
         report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "step", s->path, ERR_NO_BYTE, NULL,
                    "group %d of the optimizer has no step, and %d other groups have one", first, n_with);
-    else if (s->dcp->buckets)
+    else if (s->dcp->buckets || pk_get(s->run.optimizer, "state"))
         report_add(r, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
                    "has moments, but no step of the optimizer: a run that resumes counts from another step");
 }

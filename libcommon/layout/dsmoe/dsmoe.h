@@ -137,8 +137,11 @@ void dsmoe_new_groups(const struct dsmoe *x, const struct dsmoe_optim *f);
 void dsmoe_sort_group(const struct dsmoe *x, int g);
 /* Report the first state in a state dict that is not one of Adam's, and return false. */
 bool dsmoe_adam_alone(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *state);
-/* Record a step, which all groups and ranks share. Reports one that differs. */
-void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *step);
+/*
+ * Record the step in a state dict, which all groups and ranks share. Reports one that differs or is no number, and both
+ * moments without a step.
+ */
+void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *state);
 
 /* ---- dsmoe_partitions.c, dsmoe_whole.c ---- */
 

@@ -199,7 +199,7 @@ static bool read_rank_group(const struct partition_reader *q, const struct part_
         check_group_padding(q, p, d);
         if (!report_has(q->x->r, "other_rank", pt_path(f->pt), ERR_NO_BYTE))
             check_group_mapping(q, p, d);
-        dsmoe_set_step(q->x, f, pk_get(state, "step"));
+        dsmoe_set_step(q->x, f, state);
     }
     return good;
 }

@@ -357,7 +357,7 @@ static bool record_states(struct whole_reader *w, const struct listed_param *l)
         w->n_with[k]++;
     }
     w->n_holders[l->param]++;
-    dsmoe_set_step(w->x, &w->file[l->file], pk_get(l->state, "step"));
+    dsmoe_set_step(w->x, &w->file[l->file], l->state);
     return true;
 }
 

@@ -80,7 +80,12 @@ static void set_optimizer_state(struct fsdp_optimizer *p, int number, const char
 static void add_plain_state(struct fsdp_optimizer *p, int number, const char *key, struct pk *v)
 {
     struct source *s = p->x->s;
+    double step;
 
+    if (key && strcmp(key, "step") == 0 && !pk_as_double(v, &step)) {
+        report_add(p->x->r, SEV_ERROR, "step", s->path, ERR_NO_BYTE, p->name[number], "has a step that is no number");
+        return;
+    }
     if (key && pk_is_plain(v) && !pk_is_none(v))
         fsdp_add_value(p->x, &(struct source_value){
             .name = arena_fmt(s->arena, "optim.state.%s.%s", p->name[number], key), .tree = v,
@@ -142,16 +147,18 @@ static bool read_param_step(const struct fsdp *x, const struct source_value *v, 
 {
     struct err e = {0};
     char bytes[16];
-    int64_t number = 0;
+    double number = 0;
 
     if (v->map ? v->map->len != (uint64_t)dtype_size(v->map->dtype) || v->map->len > sizeof bytes
-               : !pk_as_int(v->tree, &number))
+               : !pk_as_double(v->tree, &number)) {
+        report_add(x->r, SEV_ERROR, "step", x->s->path, ERR_NO_BYTE, v->name, "is not one number");
         return false;
+    }
     if (v->map && tmap_read_checked(v->map, x->s->files, (struct tmap_range){ 0, 0, v->map->len }, bytes, &e) < 0) {
         report_add_err(x->r, "crc", &e);
         return false;
     }
-    *step = v->map ? dtype_value(v->map->dtype, bytes) : (double)number;
+    *step = v->map ? dtype_value(v->map->dtype, bytes) : number;
     if (adam_step_is_valid(*step))
         return true;
     report_add(x->r, SEV_ERROR, "step", x->s->path, ERR_NO_BYTE, v->name, "is %g, which is no number of steps", *step);
@@ -181,8 +188,10 @@ static void find_shared_step(const struct fsdp *x)
         shared = step;
         tensor = v->map != NULL;
     }
-    if (!first)
+    if (!first) {
+        optim_groups_check_step_there(s, x->r);
         return;
+    }
     s->run.opt_step = (int64_t)shared;
     s->run.step_in_state = true;
     s->run.step_is_tensor = tensor;

@@ -245,26 +245,31 @@ static void check_states_alike(const struct lightning_optimizer *p)
 /* ---- steps ---- */
 
 /* Read the step of a parameter. Returns false, after a report if it is not a number of steps. */
-static bool read_lightning_step(const struct lightning_optimizer *p, int number, double *step, bool *is_tensor)
+static bool read_lightning_step(const struct lightning_optimizer *p, int of, double *step, bool *is_tensor)
 {
-    const struct pk *v = p->state[number] ? pk_get(p->state[number], "step") : NULL;
+    const struct pk *v = p->state[of] ? pk_get(p->state[of], "step") : NULL;
     struct pt_tensor t;
     struct err e = {0};
     char bytes[16];
-    int64_t whole;
+    double number;
 
     *is_tensor = v && pt_tensor(p->x->pt, v, &t);
-    if (!v || (*is_tensor ? t.n_elems != 1 || dtype_size(t.dtype) > (int)sizeof bytes : !pk_as_int(v, &whole)))
+    if (!v)
         return false;
+    if (*is_tensor ? t.n_elems != 1 || dtype_size(t.dtype) > (int)sizeof bytes : !pk_as_double(v, &number)) {
+        report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, of),
+                   "has a step that is not one number");
+        return false;
+    }
     if (*is_tensor && tmap_read_checked(lightning_map(p->x, &t), p->x->s->files,
                                         (struct tmap_range){ 0, 0, (uint64_t)dtype_size(t.dtype) }, bytes, &e) < 0) {
         report_add_err(p->x->r, "crc", &e);
         return false;
     }
-    *step = *is_tensor ? dtype_value(t.dtype, bytes) : (double)whole;
+    *step = *is_tensor ? dtype_value(t.dtype, bytes) : number;
     if (adam_step_is_valid(*step))
         return true;
-    report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, number),
+    report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, of),
                "has the step %g, which is no number of steps", *step);
     return false;
 }
@@ -289,8 +294,10 @@ static void find_lightning_step(const struct lightning_optimizer *p)
         shared = step;
         tensor = is_tensor;
     }
-    if (first < 0)
+    if (first < 0) {
+        optim_groups_check_step_there(p->x->s, p->x->r);
         return;
+    }
     run->opt_step = (int64_t)shared;
     run->step_in_state = true;
     run->step_is_tensor = tensor;

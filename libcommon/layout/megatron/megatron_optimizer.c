@@ -135,11 +135,34 @@ static bool set_megatron_step(const struct megatron *x, const struct pt *pt, con
     return adam_step_is_valid(step) && x->o->accept_mismatch;
 }
 
+/* Read the step v; NULL is none. Returns false if there is none, or, after a report, if it is no number. */
 static bool read_step_value(const struct megatron *x, const struct pt *pt, const struct pk *v, double *step)
 {
     bool is_tensor;
 
-    return adam_read_number(x->s->files, pt, v, x->r, step, &is_tensor);
+    if (!v)
+        return false;
+    if (adam_read_number(x->s->files, pt, v, x->r, step, &is_tensor))
+        return true;
+    if (!is_tensor)
+        report_add(x->r, SEV_ERROR, "step", pt_path(pt), ERR_NO_BYTE, NULL,
+                   "a step of the optimizer is not one number");
+    return false;
+}
+
+/* Report once for each file that a state has both moments of Adam but no step, and the groups have none either. */
+static void check_state_step(const struct megatron *x, const struct pt *pt, const struct pk *state)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(torch_dict_of(optimizer_of(pt)), "param_groups"), &n);
+
+    if (!pk_get(state, "exp_avg") || !pk_get(state, "exp_avg_sq") || pk_get(state, "step") ||
+        report_has(x->r, "step", pt_path(pt), ERR_NO_BYTE))
+        return;
+    for (uint32_t g = 0; item && g < n; g++)
+        if (pk_get(item[g], "step"))
+            return;
+    report_add(x->r, SEV_ERROR, "step", pt_path(pt), ERR_NO_BYTE, NULL, "has moments of Adam, but no step of them");
 }
 
 /* Read the steps of a rank's groups, where optimizers other than torch's have them. Returns false after a report. */
@@ -300,6 +323,7 @@ static const char *read_weight_states(const struct megatron *x, struct plain_ran
         if (!why && read_step_value(x, k[t]->pt, pk_get(found[t].state, "step"), &step) &&
             !set_megatron_step(x, k[t]->pt, "the step of a parameter", step))
             why = "the steps of parameters differ";
+        check_state_step(x, k[t]->pt, found[t].state);
         x->s->run.step_in_state = x->s->run.step_is_tensor =
             x->s->run.step_in_state || pk_get(found[t].state, "step") != NULL;
         v[t] = found[t].master;
@@ -406,5 +430,7 @@ bool megatron_read_optimizer(const struct megatron *x)
         good = read_group_steps(x, megatron_pt(x, MEGATRON_MODEL, i / x->tp, i % x->tp));
     for (int p = 0; p < x->pp && n_groups && good; p++)
         good = distributed ? megatron_read_buffers(x, p) : read_plain_stage(x, p, n_groups);
+    if (n_groups && good && x->s->run.opt_step < 0)
+        optim_groups_check_step_there(x->s, x->r);
     return n_groups && good;
 }
