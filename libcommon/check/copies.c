@@ -224,28 +224,42 @@ static struct piece_finding inspect_pieces(const struct source *s, const struct 
 }
 
 /*
+ * Returns true if the pieces of a parameter are the parts of data-parallel ranks and it has no moments, as a frozen
+ * parameter of ZeRO-3. Such parts of weights cannot have begun with the same random values.
+ */
+static bool is_cut_without_moments(const struct source *s, const struct param *p)
+{
+    return source_cuts_weights_by_data_ranks(s) && !p->state[STATE_EXP_AVG] && !p->state[STATE_EXP_AVG_SQ];
+}
+
+/*
  * Report equal pieces, once per file. Equal moments are reported only if the same pieces of the weights differ, or if
- * every parameter whose pieces can be compared has equal pieces.
+ * every parameter whose pieces can be compared has equal pieces. Equal pieces of frozen parameters of ZeRO-3 are an
+ * error if all of them have some, and otherwise a warning.
  */
 static void check_pieces(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
 {
     struct piece_finding *found = xcalloc((size_t)s->n_params + 1, sizeof *found);
-    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported), all = true;
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported), all = true, all_frozen = true;
 
-    for (int i = 0; i < s->n_params; i++)
+    for (int i = 0; i < s->n_params; i++) {
         found[i] = inspect_pieces(s, &v[i]);
-    for (int i = 0; i < s->n_params; i++)
         all &= !found[i].comparable || found[i].state >= 0;
+        all_frozen &= !is_cut_without_moments(s, &s->param[i]) || !found[i].comparable || found[i].state >= 0;
+    }
     for (int i = 0; i < s->n_params; i++) {
         const struct piece_finding *f = &found[i];
         const struct extent *a = &f->pair[0].x, *b = &f->pair[1].x;
         const int file = f->state < 0 ? 0 : files_record(s->files, b->record)->file;
+        enum severity weights;
 
         if (f->state < 0 || reported[file] || (f->state >= STATE_EXP_AVG && !f->weights_differ && !all))
             continue;
         reported[file] = true;
-        report_add(r, severity_of(o, f->state, SEV_NOTE), "other_rank", files_name(s->files, file),
+        weights = !is_cut_without_moments(s, &s->param[i]) ? SEV_NOTE
+                : all_frozen && !o->accept ? SEV_ERROR : SEV_WARNING;
+        report_add(r, severity_of(o, f->state, weights), "other_rank", files_name(s->files, file),
                    files_record(s->files, b->record)->at + b->at, s->param[i].name,
                    "%s: a piece equals that of another rank in %s, so the data of one rank are stored twice",
                    state_name((enum state)f->state), record_file_name(s, a->record));

@@ -154,6 +154,11 @@ bool source_has_moments(const struct source *s)
     return false;
 }
 
+bool source_cuts_weights_by_data_ranks(const struct source *s)
+{
+    return s->zero_stage == 3 && s->topo.tp <= 1;
+}
+
 bool source_has_all_weights(const struct source *s)
 {
     for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)

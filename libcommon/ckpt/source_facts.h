@@ -91,6 +91,8 @@ bool source_lost_optimizer(const struct source *s);
 bool source_has_zero1_optimizer(const struct source *s);
 /* Returns true if any parameter has Adam's moments. */
 bool source_has_moments(const struct source *s);
+/* Returns true if the weights of each parameter are cut among the data-parallel ranks alone, as in ZeRO-3. */
+bool source_cuts_weights_by_data_ranks(const struct source *s);
 /*
  * Returns true if the source has weights or masters of every parameter. A source of ZeRO-3 that was opened with
  * no_optimizer has not: ZeRO-3 stores trained parameters only as fp32 masters, in the optimizer's files.

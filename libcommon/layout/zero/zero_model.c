@@ -127,6 +127,10 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
         if (!t)
             continue;
         t->frozen = true;
+        if (t->buffer || t->shared_with)
+            report_add(z->r, SEV_ERROR, "twice", z->path, ERR_NO_BYTE, t->name,
+                       "is a frozen parameter in frozen_param_shapes and %s",
+                       t->buffer ? "a buffer in buffer_names" : "a second name of another in shared_params");
         if (z->stage != 3 && !z->o->no_tensors)
             zero_check_fragment(z->s, pt, t->name, &t->t, zero_mismatch(z), z->r);
     }
