@@ -4,6 +4,7 @@
 #include "libcommon/ckpt/optim_groups.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/plan/tmap.h"
 
 int optim_groups_adam_alone(const struct source *s, struct err *e)
 {
@@ -192,6 +194,59 @@ static bool has_adam_alone(const struct source *s)
     return any && !s->run.more_states;
 }
 
+/* Report a loss scale that is not larger than 0 and finite. v is its value, in the file pt; NULL is none. */
+static void check_scale(const struct source *s, const char *name, const struct pk *v, const struct pt *pt,
+                        struct report *r)
+{
+    double scale = NAN;
+    bool is_tensor = false;
+
+    if (!v || (v->type >= PK_CALL && !pt) || (pt && adam_read_number(s->files, pt, v, r, &scale, &is_tensor)
+                                              ? scale > 0 && scale <= DBL_MAX : is_tensor))
+        return;
+    if (!pt && pk_as_double(v, &scale) && scale > 0 && scale <= DBL_MAX)
+        return;
+    report_add(r, s->accept_mismatch ? SEV_WARNING : SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, NULL,
+               "%s is %g, but a loss scale must be a finite number larger than 0", name, scale);
+}
+
+/* Check a value whose name is that of a loss scaler, or of its scale. */
+static void check_scaler_value(const struct source *s, const struct source_value *v, struct report *r)
+{
+    const struct pk *member = v->tree ? pk_get(v->tree, "cur_scale") : NULL;
+    struct err ignored = {0};
+    char bytes[16];
+
+    if (v->map) {
+        const double scale = v->map->len == (uint64_t)dtype_size(v->map->dtype) && v->map->len <= sizeof bytes &&
+                             tmap_read_checked(v->map, s->files, (struct tmap_range){ 0, 0, v->map->len }, bytes,
+                                               &ignored) == 0 ? dtype_value(v->map->dtype, bytes) : 1;
+
+        check_scale(s, v->name, &(struct pk){ .type = PK_FLOAT, .f = scale }, NULL, r);
+        return;
+    }
+    member = member || !v->tree ? member : pk_get(v->tree, "scale");
+    if (member || (v->tree && (v->tree->type <= PK_STR && v->tree->type != PK_NONE)))
+        check_scale(s, v->name, member ? member : v->tree, v->pt, r);
+}
+
+/* Check the loss scale of the optimizer's dict or, in layouts without one, of the values. */
+static void check_loss_scale(const struct source *s, struct report *r)
+{
+    static const char *const names[] = { "scaler", "scaler.scale", "scaler.cur_scale", "MixedPrecision" };
+    const struct pk *scaler = pk_get(s->run.optimizer, "loss_scaler");
+
+    if (s->run.optimizer_pt) {
+        check_scale(s, "loss_scaler.cur_scale", pk_get(scaler, "cur_scale"), s->run.optimizer_pt, r);
+        check_scale(s, "cur_scale", pk_get(s->run.optimizer, "cur_scale"), s->run.optimizer_pt, r);
+        return;
+    }
+    for (int i = 0; i < s->n_values; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+            if (str_ends(s->value[i].name, names[k]))
+                check_scaler_value(s, &s->value[i], r);
+}
+
 void optim_groups_check_settings(const struct source *s, struct report *r)
 {
     const bool all = has_adam_alone(s);
@@ -206,6 +261,7 @@ void optim_groups_check_settings(const struct source *s, struct report *r)
         check_number(&c, "momentum", false);
         check_betas(&c);
     }
+    check_loss_scale(s, r);
 }
 
 void optim_groups_check_step_there(const struct source *s, struct report *r)

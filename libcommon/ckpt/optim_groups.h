@@ -79,7 +79,7 @@ bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta
  * Report a finding "groups" (ERROR, or WARNING with accept_mismatch) for each group whose learning rate, weight decay,
  * eps or momentum is negative, not finite or a string, or one of whose betas is not in [0, 1): no optimizer of torch
  * accepts these. A group whose parameters have both moments of Adam needs a learning rate, weight decay, eps and two
- * betas, all numbers.
+ * betas, all numbers. Also report a loss scale that is not finite or not larger than 0, with the code "optimizer".
  */
 void optim_groups_check_settings(const struct source *s, struct report *r);
 /*

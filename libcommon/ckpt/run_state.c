@@ -557,6 +557,34 @@ void run_state_check(const struct source *s, struct report *r)
 
 /* ---- what the arguments and the name state ---- */
 
+void run_state_check_counter(const char *path, const char *name, const struct pk *v, struct report *r)
+{
+    struct strbuf text = {0};
+    int64_t n;
+
+    if (!v || pk_is_none(v) || pk_as_int(v, &n))
+        return;
+    pk_text(v, &text);
+    report_add(r, SEV_ERROR, "counters", path, ERR_NO_BYTE, NULL, "%s is %.60s, but it must be a whole number", name,
+               text.buf);
+    strbuf_free(&text);
+}
+
+void run_state_check_counters(const struct source *s, struct report *r)
+{
+    static const char *const keys[] = { "iteration", "global_steps", "global_samples", "skipped_steps", "tokens" };
+    static const char *const args[] = { "consumed_train_samples", "consumed_valid_samples", "consumed_train_tokens" };
+    const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL;
+    char name[64];
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        run_state_check_counter(s->path, keys[i], pk_get(root, keys[i]), r);
+    for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
+        snprintf(name, sizeof name, "args.%s", args[i]);
+        run_state_check_counter(s->path, name, pk_get(s->run.args, args[i]), r);
+    }
+}
+
 /* Returns the step in the name of the folder, or -1 if the name is not the layout's name of a step. */
 static int64_t find_tag_step(const struct source *s)
 {
@@ -588,6 +616,35 @@ static void check_optimizer_step(const struct source *s, const struct pk *root, 
                    (long long)s->run.opt_step);
 }
 
+/* Returns true and sets *a and *b if both values are whole numbers, and they differ. */
+static bool counters_differ(const struct pk *x, const struct pk *y, int64_t *a, int64_t *b)
+{
+    return pk_as_int(x, a) && pk_as_int(y, b) && *a != *b;
+}
+
+/*
+ * Compare the numbers of samples and tokens in the arguments with the engine's, and with the schedule's, which does not
+ * count those of skipped steps.
+ */
+static void check_samples(const struct source *s, struct report *r)
+{
+    const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL, *args = pk_get(root, "args");
+    const struct pk *samples = pk_get(args, "consumed_train_samples");
+    const int64_t skipped = pk_int_or(pk_get(root, "skipped_steps"), 0);
+    int64_t a, b;
+
+    if (counters_differ(samples, pk_get(root, "global_samples"), &a, &b))
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "args.consumed_train_samples is %lld, but global_samples is %lld", (long long)a, (long long)b);
+    if (counters_differ(pk_get(args, "consumed_train_tokens"), pk_get(root, "tokens"), &a, &b))
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "args.consumed_train_tokens is %lld, but tokens is %lld", (long long)a, (long long)b);
+    if (counters_differ(samples, pk_get(pk_get(root, "lr_scheduler"), "num_steps"), &a, &b) && (!skipped || b > a))
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "args.consumed_train_samples is %lld, but the schedule is at sample %lld (lr_scheduler.num_steps)",
+                   (long long)a, (long long)b);
+}
+
 static void check_counters(const struct source *s, struct report *r)
 {
     const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL;
@@ -606,6 +663,7 @@ static void check_counters(const struct source *s, struct report *r)
                    "--step N",
                    (long long)s->run.iteration, (long long)named);
     check_optimizer_step(s, root, r);
+    check_samples(s, r);
 }
 
 /* Returns true if the source has weights that could have another of the trainer's types, and none has this type. */

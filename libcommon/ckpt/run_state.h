@@ -103,9 +103,14 @@ const char *run_shared_name(int k, char buf[64]);
  * accept_mismatch.
  */
 void run_state_check(const struct source *s, struct report *r);
+/* Report an ERROR "counters" if v, a counter of the run, is there and is neither None nor a whole number. */
+void run_state_check_counter(const char *path, const char *name, const struct pk *v, struct report *r);
+/* The same of the counters in run.values_pt and in the arguments. */
+void run_state_check_counters(const struct source *s, struct report *r);
 /*
  * Compare what one save states twice. Adds the warnings "counters", if iteration differs from global_steps or from the
- * step in the folder's name, or the optimizer's step from the engine's, and "precision", if the flags bf16 and fp16 of
+ * step in the folder's name, the optimizer's step from the engine's, or the samples and tokens in the arguments from
+ * the engine's and the schedule's; and "precision", if the flags bf16 and fp16 of
  * the arguments contradict each other, params_dtype or the type of all weights.
  */
 void run_state_check_claims(const struct source *s, struct report *r);

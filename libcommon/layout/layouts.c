@@ -985,6 +985,8 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
         if (!(o && o->no_tensors))
             optim_groups_check_amsgrad(s, r ? r : own);
     }
+    if (!(o && o->holes))
+        run_state_check_counters(s, r ? r : own);
     source_overlap(s, r ? r : own);
     source_check_empty(s, r ? r : own);
     if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))

@@ -361,6 +361,35 @@ static void compare_overflow(struct diff_walk *w)
 }
 
 /*
+ * Compare a counter that repeats a number which compare_run() has found equal. Without this, a file whose two counters
+ * contradict each other would be equal to one in which they agree.
+ */
+static void compare_repeated(struct diff_walk *w, const char *key, struct both v, int64_t a, int64_t b)
+{
+    if (a == b && v.a && v.b && !is_same_pickle_value(w, v.a, v.b))
+        diff_add(w->out->run, key, out_pickled(v.a), out_pickled(v.b));
+}
+
+static void compare_repeated_counters(struct diff_walk *w, const struct pk *a, const struct pk *b)
+{
+    const struct run_state *x = &w->a->run, *y = &w->b->run;
+    const struct pk *args_a = pk_get(a, "args"), *args_b = pk_get(b, "args");
+
+    compare_repeated(w, "iteration", (struct both){ pk_get(a, "iteration"), pk_get(b, "iteration") }, x->iteration,
+                     y->iteration);
+    compare_repeated(w, "global_steps", (struct both){ pk_get(a, "global_steps"), pk_get(b, "global_steps") },
+                     x->iteration, y->iteration);
+    compare_repeated(w, "global_samples", (struct both){ pk_get(a, "global_samples"), pk_get(b, "global_samples") },
+                     x->consumed_samples, y->consumed_samples);
+    compare_repeated(w, "tokens", (struct both){ pk_get(a, "tokens"), pk_get(b, "tokens") }, x->consumed_tokens,
+                     y->consumed_tokens);
+    compare_repeated(w, "args.consumed_train_samples", (struct both){ pk_get(args_a, "consumed_train_samples"),
+                     pk_get(args_b, "consumed_train_samples") }, x->consumed_samples, y->consumed_samples);
+    compare_repeated(w, "args.consumed_train_tokens", (struct both){ pk_get(args_a, "consumed_train_tokens"),
+                     pk_get(args_b, "consumed_train_tokens") }, x->consumed_tokens, y->consumed_tokens);
+}
+
+/*
  * Compare the outermost dicts of both mp_rank files. Arguments and schedules are not included, because they are
  * compared separately.
  */
@@ -371,6 +400,7 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
     compare_part(w, w->out->arguments, "args", a, b);
     compare_part(w, w->out->schedules, "lr_scheduler", a, b);
     compare_state_trees(w, w->out->run, "", (struct both){ a, b }, 0);
+    compare_repeated_counters(w, a, b);
     if (w->a->run.param_groups && w->b->run.param_groups)
         compare_param_groups(w, w->a->run.param_groups, w->b->run.param_groups);
     else if (w->a->run.param_groups || w->b->run.param_groups)

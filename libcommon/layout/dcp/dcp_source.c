@@ -847,7 +847,7 @@ static void drop_unread(struct dcp_opening *x)
 /* ---- the state of the run ---- */
 
 /* Read the number of the iteration. Trainers store it under one of these names. */
-static void find_iteration(struct source *s)
+static void find_iteration(struct source *s, struct report *r)
 {
     static const char *const names[] = { "iteration", "global_step", "global_steps", "step", "train_state.step" };
     struct source_hit hit;
@@ -855,6 +855,8 @@ static void find_iteration(struct source *s)
     for (size_t i = 0; i < sizeof names / sizeof *names && s->run.iteration < 0; i++)
         if (source_find(s, names[i], &hit) && hit.value && hit.value->tree && hit.value->tree->type == PK_INT)
             pk_as_int(hit.value->tree, &s->run.iteration);
+        else if (source_find(s, names[i], &hit) && hit.value && hit.value->tree && hit.value->tree->type == PK_STR)
+            run_state_check_counter(s->path, names[i], hit.value->tree, r);
 }
 
 /*
@@ -913,7 +915,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
         return -1;
     s->dcp = arena_alloc(s->arena, sizeof *s->dcp);
     memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
-    find_iteration(s);
+    find_iteration(s, r);
     dcp_groups_read(&naming, r);
     drop_unread(&x);
     memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);

@@ -222,6 +222,7 @@ int lightning_source_open(struct source *s, const struct source_listing *l, cons
         return 0;
     snprintf(s->run.torch_dialect, sizeof s->run.torch_dialect, "%s", pt_dialect(x.pt));
     s->run.iteration = pk_int_or(pk_get(pt_root(x.pt), "global_step"), -1);
+    run_state_check_counter(x.path, "global_step", pk_get(pt_root(x.pt), "global_step"), r);
     lightning_read_values(&x);
     if (!o->no_optimizer)
         lightning_read_optimizer(&x);
