@@ -1,9 +1,14 @@
 /*
  * zero_state.c - read the run state from rank 0's files
  */
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 
@@ -180,6 +185,75 @@ static void compare_moments(struct zero *z)
                    "has no moments of Adam, only masters");
 }
 
+/* ---- ds_config ---- */
+
+/* Report a setting of ds_config that the optimizer's files contradict. */
+static void PRINTF_LIKE(2, 3) report_config(const struct zero *z, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    report_add(z->r, SEV_WARNING, "config", z->path, ERR_NO_BYTE, NULL, "ds_config has %s", text);
+}
+
+/* Returns true if the first rank's optimizer has both moments of Adam, and no other states. */
+static bool has_adam_moments(const struct zero *z)
+{
+    for (int g = 0; g < z->shape.n_groups; g++)
+        if (!has_moment(z, z->lead, g, ZERO_AVG) || !has_moment(z, z->lead, g, ZERO_AVG_SQ))
+            return false;
+    return z->shape.n_groups > 0 && !z->s->run.more_states;
+}
+
+/* Compare the optimizer in ds_config with the states and groups. A program can pass another optimizer to DeepSpeed. */
+static void compare_config_optimizer(const struct zero *z, const struct pk *config)
+{
+    static const char *const others[] = { "lion", "sgd", "adagrad" };
+    const struct pk *optimizer = pk_get(config, "optimizer"), *group;
+    const char *type = pk_as_str(pk_get(optimizer, "type"));
+    double b1, b2, own1 = 0, own2 = 0;
+
+    if (!has_adam_moments(z))
+        return;
+    for (size_t i = 0; type && i < sizeof others / sizeof *others; i++)
+        if (strcasecmp(type, others[i]) == 0)
+            report_config(z, "the optimizer %s, but the states are Adam's: the file is of another run, or the program "
+                             "passed an optimizer of its own", type);
+    if (!optim_settings_betas(pk_get(optimizer, "params"), &b1, &b2))
+        return;
+    for (int g = 0; (group = adam_list_at(z->s->run.param_groups, g)) != NULL; g++)
+        if (!optim_settings_betas(group, &own1, &own2) || (own1 == b1 && own2 == b2))
+            return;
+    if (own1 > 0 || own2 > 0)
+        report_config(z, "betas %g and %g, but no group of the optimizer has them: the last has %g and %g", b1, b2,
+                      own1, own2);
+}
+
+/* Compare ds_config of the model's file with the optimizer's settings, and with ds_config of the optimizer's file. */
+static void compare_config(const struct zero *z, const struct source_file *optim)
+{
+    static const char *const flags[] = { "bf16", "fp16" };
+    const struct pk *config = pk_get(z->root, "ds_config"), *its = pk_get(pt_root(optim->pt), "ds_config");
+    double wanted, clip;
+    uint32_t n;
+
+    for (size_t i = 0; pk_pairs(config, &n) && pk_pairs(its, &n) && i < sizeof flags / sizeof *flags; i++) {
+        const bool mine = pk_int_or(pk_get(pk_get(config, flags[i]), "enabled"), 0) != 0;
+        const bool others = pk_int_or(pk_get(pk_get(its, flags[i]), "enabled"), 0) != 0;
+
+        if (mine != others)
+            report_config(z, "%s %s, but it is %s in ds_config of %s", flags[i], mine ? "enabled" : "not enabled",
+                          others ? "enabled" : "not enabled", optim->name);
+    }
+    if (optim_settings_number(config, "gradient_clipping", &wanted) &&
+        optim_settings_number(z->s->run.optimizer, "clip_grad", &clip) && wanted != clip)
+        report_config(z, "gradient_clipping %g, but the optimizer has clip_grad %g", wanted, clip);
+    compare_config_optimizer(z, config);
+}
+
 void zero_state_read(struct zero *z, const struct pt *model, const struct source_file *optim)
 {
     run_state_read(z->s, model);
@@ -195,4 +269,5 @@ void zero_state_read(struct zero *z, const struct pt *model, const struct source
     compare_with_engine(z);
     compare_moments(z);
     compare_rank_moments(z);
+    compare_config(z, optim);
 }
