@@ -49,6 +49,8 @@ struct source {
     const struct layout *layout;        /* opaque outside of libcommon/ckpt and libcommon/layout; see source_facts.h */
     char *path;  /* path of the tag folder (or archive) that was opened; a file `latest` has been followed */
     char *tag;                  /* the last component of `path` */
+    const char *left_behind;    /* files that belong to the checkpoint and that no conversion writes, for a message;
+                                 * NULL if there are none */
     struct files *files;
     struct arena *arena;
     struct topology topo;  /* topology of the shards; for a universal form, as in the mp_rank files, 0 if unknown */

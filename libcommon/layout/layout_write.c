@@ -407,6 +407,9 @@ int layout_describe_as(const struct layout *to, struct source *s, const struct w
         return -1;
     if (q.renames && (to->core_names ? give_core_names : give_hf_names)(s, &q, notes, e) < 0)
         return -1;
+    if (s->left_behind && !to->model_folder)
+        report_add(notes, SEV_WARNING, "extra_file", s->path, ERR_NO_BYTE, NULL,
+                   "%s are not part of the result; copy those that are true of it", s->left_behind);
     return w->describe(s, &q, notes, t, e);
 }
 

@@ -22,6 +22,7 @@
 #include "libcommon/layout/dcp/check/torchdist_masters.h"
 #include "libcommon/layout/dcp/check/torchdist_modules.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist_programs.h"
 #include "libcommon/layout/dcp/check/torchdist_settings.h"
 #include "libcommon/layout/dcp/check/torchdist_sizes.h"
 #include "libcommon/model/topology.h"
@@ -192,7 +193,8 @@ static const struct source_value *torchdist_find_step(struct source *s, bool hol
 {
     struct source_hit hit;
 
-    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value) {
+    if ((source_find(s, "optimizer.state.common_step", &hit) ||
+         source_find(s, "optimizer.0.state.common_step", &hit)) && hit.value) {
         s->run.opt_step = dcp_read_step(s, hit.value, holes, r);
         s->run.step_in_state = s->run.step_is_tensor = s->run.opt_step >= 0;
         return hit.value;
@@ -310,7 +312,8 @@ static void read_run(struct source *s, const struct pt *pt, bool holes, struct r
     run_state_read(s, pt);
     memset(&s->config, 0, sizeof s->config);
     s->topo = (struct topology){0};
-    s->run.optimizer = pk_get(pt_root(pt), "optimizer");
+    s->run.optimizer = torchdist_optimizer_of(pt_root(pt));
+    lightning_counters_read(s, pt_root(pt));
     read_torchdist_settings(s);
     compare_group_steps(s, torchdist_find_step(s, holes, r), holes, r);
     compare_step_with_iteration(s, r);
@@ -432,7 +435,8 @@ static int read_torchdist_groups(const struct source *s, struct arena *a, struct
 static bool has_common_step(const struct source *s)
 {
     for (int i = 0; i < s->n_values; i++)
-        if (str_ends(s->value[i].name, "optimizer.state.common_step"))
+        if (str_ends(s->value[i].name, "optimizer.state.common_step") ||
+            strcmp(s->value[i].name, "optimizer.0.state.common_step") == 0)
             return true;
     return false;
 }
@@ -531,6 +535,8 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
         torchdist_masters_find(s);
     if (rc == 0)
         rc = read_common(s, l, o->holes, r, e);
+    if (rc == 0)
+        bridge_files_read(s, l, o->holes, r);
     if (rc == 0 && !o->no_optimizer) {
         read_form_of_ranks(s, o, r);
         if (!o->holes)

@@ -1,0 +1,158 @@
+/*
+ * torchdist_programs.c - read what NeMo 2 and Megatron-Bridge add to folders of Megatron-core
+ */
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/dcp/torchdist_programs.h"
+
+#include <string.h>
+
+#include "libcommon/ckpt/tile.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/torchdist.h"
+
+#define TRAIN_STATE "train_state.pt"
+#define RUN_CONFIG "run_config.yaml"
+
+/* ---- NeMo 2 ---- */
+
+const struct pk *torchdist_optimizer_of(const struct pk *root)
+{
+    const struct pk *v = pk_get(root, "optimizer");
+    uint32_t n = 0;
+    struct pk **item = v && v->type == PK_LIST ? pk_items(v, &n) : NULL;
+
+    return item && n == 1 ? item[0] : v;
+}
+
+/*
+ * Returns the number of consumed samples in the state of the one data module, whose key is the name of its class.
+ * Returns -1 if there is none, or if several states have such a number.
+ */
+static int64_t samples_of_module(const struct pk *root)
+{
+    int64_t found = -1, one;
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(root, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        if (!pk_as_int(pk_get(pair[2 * i + 1], "consumed_samples"), &one) || one < 0)
+            continue;
+        if (found >= 0 && found != one)
+            return -1;
+        found = one;
+    }
+    return found;
+}
+
+void lightning_counters_read(struct source *s, const struct pk *root)
+{
+    if (!pk_get(root, "pytorch-lightning_version"))
+        return;
+    if (s->run.iteration < 0)
+        s->run.iteration = pk_int_or(pk_get(root, "global_step"), -1);
+    if (s->run.consumed_samples < 0)
+        s->run.consumed_samples = samples_of_module(root);
+}
+
+/* ---- Megatron-Bridge ---- */
+
+/* Returns true if Megatron-Bridge writes a file of this name next to those of Megatron-core. */
+static bool is_bridge_file(const char *name)
+{
+    return strcmp(name, RUN_CONFIG) == 0 || strcmp(name, TRAIN_STATE) == 0 || str_starts(name, "tokenizer/") ||
+           str_starts(name, "modelopt_state/") || str_starts(name, "hf/") ||
+           (str_starts(name, "train_dataloader_dprank") && str_ends(name, ".pt"));
+}
+
+/* Read the whole number that a tensor of train_state.pt holds. Returns -1 if there is none, or if it is not sound. */
+static int64_t read_counter(struct source *s, const struct pt *pt, const char *key, bool holes, struct report *r)
+{
+    static const int64_t begin[TENSOR_MAX_DIM];
+    const struct pk *v = pk_get(pt_root(pt), key);
+    struct tile_chunk c = {0};
+    struct tile_flaw flaw;
+    struct err e = {0};
+    struct pt_tensor t;
+    struct tmap *m;
+    int64_t value;
+
+    if (!v || !pt_tensor(pt, v, &t) || t.n_elems != 1 || t.dtype != DTYPE_I64)
+        return -1;
+    c = (struct tile_chunk){ .at = begin, .len = t.shape };
+    c.extent = tile_runs(s->arena, &t, 1, &c.n_extents);
+    m = c.extent ? tile_map(s->arena, &(struct tile_tensor){ t.dtype, t.ndim, t.shape }, &c, 1, &flaw) : NULL;
+    if (!m)
+        return -1;
+    if (tmap_read_checked(m, s->files, (struct tmap_range){ 0, 0, sizeof value }, &value, &e) == 0)
+        return value;
+    if (holes)
+        report_add_lost(r, NULL, &e);
+    else
+        report_add_err(r, "crc", &e);
+    return -1;
+}
+
+static void read_train_state(struct source *s, int file, bool holes, struct report *r)
+{
+    const enum severity severity = s->accept_mismatch || holes ? SEV_WARNING : SEV_ERROR;
+    struct err unreadable = {0};
+    struct pt *pt = pt_open(s->files, file, &unreadable);
+    int64_t step, samples;
+
+    dcp_add_file(s, TRAIN_STATE, file, pt);
+    if (!pt) {
+        report_add_err(r, "unreadable", &unreadable);
+        return;
+    }
+    pt_check(pt, s->files, file, r);
+    step = read_counter(s, pt, "step", holes, r);
+    samples = read_counter(s, pt, "consumed_train_samples", holes, r);
+    if (step < 0)
+        report_add(r, severity, "mixed_saves", files_name(s->files, file), ERR_NO_BYTE, NULL,
+                   "has no number of steps, a tensor 'step' of int64 that is 0 or more");
+    else if (s->run.iteration >= 0 && step != s->run.iteration)
+        report_add(r, severity, "mixed_saves", files_name(s->files, file), ERR_NO_BYTE, NULL,
+                   "states step %lld, " TORCHDIST_COMMON " records iteration %lld: they are from different saves",
+                   (long long)step, (long long)s->run.iteration);
+    else
+        s->run.iteration = step;
+    if (samples >= 0 && s->run.consumed_samples < 0)
+        s->run.consumed_samples = samples;
+    else if (samples >= 0 && samples != s->run.consumed_samples)
+        report_add(r, severity, "mixed_saves", files_name(s->files, file), ERR_NO_BYTE, NULL,
+                   "states %lld consumed samples, " TORCHDIST_COMMON " records %lld: they are from different saves",
+                   (long long)samples, (long long)s->run.consumed_samples);
+}
+
+void bridge_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r)
+{
+    const int state = dcp_listed(l, TRAIN_STATE), config = dcp_listed(l, RUN_CONFIG);
+    const char *model = NULL;
+
+    if (state < 0 && config < 0)
+        return;
+    s->left_behind = "the files of Megatron-Bridge (" RUN_CONFIG ", " TRAIN_STATE ", tokenizer/)";
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+
+        if (!is_bridge_file(name) || strcmp(name, TRAIN_STATE) == 0)
+            continue;
+        dcp_add_file(s, name, l->member[i].file, NULL);
+        if (str_starts(name, "hf/") && str_ends(name, ".safetensors"))
+            model = name;
+    }
+    if (state >= 0)
+        read_train_state(s, state, holes, r);
+    else
+        report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "has " RUN_CONFIG " of Megatron-Bridge, but no " TRAIN_STATE ": a run that resumes has no number of "
+                   "consumed samples");
+    if (config < 0)
+        report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "has " TRAIN_STATE " of Megatron-Bridge, but no " RUN_CONFIG ": the model's configuration is lost");
+    if (model)
+        report_add(r, SEV_NOTE, SOURCE_NOT_COMPARED, s->path, ERR_NO_BYTE, NULL,
+                   "the model in hf/ is not compared with the tensors");
+}
