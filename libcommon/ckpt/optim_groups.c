@@ -96,7 +96,8 @@ struct checked_group {
     const struct source *s;
     int g;
     const struct pk *settings;
-    bool adam;                          /* true if its parameters have both moments of Adam, so that it needs all */
+    bool adam;                          /* true if its parameters have the moments of Adam and no other states */
+    bool needs_all;                     /* true if each of Adam's settings must be there */
     struct report *r;
 };
 
@@ -127,7 +128,7 @@ static void check_number(const struct checked_group *c, const char *name, bool n
     struct strbuf text = {0};
     double number;
 
-    if (!v && needed && c->adam) {
+    if (!v && needed && c->needs_all) {
         report_setting(c, "moments of Adam, but no %s", name);
     } else if (v && pk_as_double(v, &number)) {
         if (!(number >= 0 && number <= DBL_MAX))
@@ -148,7 +149,7 @@ static void check_betas(const struct checked_group *c)
     double v;
     bool bad = false;
 
-    if (!betas && c->adam && !pk_get(c->settings, "beta1"))
+    if (!betas && c->needs_all && !pk_get(c->settings, "beta1"))
         report_setting(c, "moments of Adam, but no betas");
     for (uint32_t i = 0; beta && i < n; i++) {
         if (pk_as_double(beta[i], &v) && !(v >= 0 && v < 1))
@@ -162,6 +163,20 @@ static void check_betas(const struct checked_group *c)
         report_setting(c, "betas %.60s, which must be two numbers", text.buf);
         strbuf_free(&text);
     }
+}
+
+/*
+ * Returns true if at least two of Adam's settings are there, so that one that is absent was lost. Elastic checkpoints
+ * of DeepSpeed and forms that were made from them have none.
+ */
+static bool has_settings_of_adam(const struct pk *settings)
+{
+    static const char *const names[] = { "lr", "betas", "eps", "weight_decay" };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        n += pk_get(settings, names[i]) != NULL;
+    return n >= 2;
 }
 
 /* Returns true if the parameters of group g have both moments of Adam; `all`: those of all groups have no others. */
@@ -254,7 +269,8 @@ void optim_groups_check_settings(const struct source *s, struct report *r)
 
     for (int g = 0; (c.settings = optim_groups_settings(s, g)) != NULL; g++) {
         c.g = g;
-        c.adam = is_adams(s, g, all);
+        c.adam = is_adams(s, g, all) && !s->run.more_states;
+        c.needs_all = c.adam && has_settings_of_adam(c.settings);
         check_number(&c, "lr", true);
         check_number(&c, "weight_decay", true);
         check_number(&c, "eps", true);

@@ -119,7 +119,7 @@ static void add_to_group(struct gathering *d, int group, const char *name)
     struct optim_group *g = &d->groups->group[group];
     struct param *p = source_param(d->s, name);
 
-    if (names_find(d->n->omitted, name) >= 0)
+    if (d->n->omitted && names_find(d->n->omitted, name) >= 0)
         return;
     g->param[g->n++] = name;
     if (p)

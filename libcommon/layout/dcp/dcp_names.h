@@ -52,7 +52,8 @@ struct dcp_naming {
     int n_numbers;
     /* [n_numbers] if an optimizer numbers its parameters: their names; NULL if the names are not known */
     const char **by_number;
-    struct names *omitted;      /* parameters that a group alone names: there is no tensor and no state of them */
+    /* parameters that a group alone names: there is no tensor and no state of them; NULL if names were not matched */
+    struct names *omitted;
 };
 
 /*

@@ -223,7 +223,7 @@ static void unknown_states(struct arena *a, struct pk *state)
 
     for (int i = 0; i < 3; i++) {
         swap_in(a, state, keys[i], "exp_avg", "z", false);
-        swap_in(a, state, keys[i], ".step", ".w", false);
+        swap_in(a, state, keys[i], "step", "w", false);
     }
 }
 
