@@ -18,6 +18,7 @@ struct model_settings {
     const struct model_facts *facts;
     enum severity severity;
     struct report *r;
+    struct report *as_is;               /* findings for config.json as it is; NULL until they are needed */
 };
 
 /* ---- numbers that config.json does not state ---- */
@@ -60,6 +61,20 @@ static const struct finding *first_own_error(const struct report *r, const struc
     return NULL;
 }
 
+/*
+ * Returns the first error of `found` that neither `other` has nor config.json as it is. Most trials cause no error that
+ * the caller's report does not have, and then nothing more has to be read.
+ */
+static const struct finding *first_caused_error(struct model_settings *c, const struct report *found,
+                                                const struct report *other)
+{
+    if (!first_own_error(found, c->r, other))
+        return NULL;
+    if (!c->as_is)
+        c->as_is = try_setting(c, NULL, 0);
+    return first_own_error(found, c->as_is, other);
+}
+
 /* Returns true if config.json of any model must have this number, because it is the size of tensors. */
 static bool is_size_setting(const char *key)
 {
@@ -75,23 +90,24 @@ static bool is_size_setting(const char *key)
 
 /*
  * Check the default of a number that config.json does not state. Findings that the default causes, and another number
- * does not, contradict it. If both cause the same findings, no tensor depends on the number.
+ * does not, contradict it. If both cause the same findings, no tensor depends on the number. Another number is tried
+ * only if its findings matter, because a trial reads all names.
  */
-static void check_default(const struct model_settings *c, const char *key, json_int_t value)
+static void check_default(struct model_settings *c, const char *key, json_int_t value)
 {
-    struct report *as_is = try_setting(c, NULL, 0), *with = try_setting(c, key, value);
-    struct report *other = try_setting(c, key, 2 * value + 1);
-    const struct finding *f = first_own_error(with, as_is, other);
+    struct report *with = try_setting(c, key, value);
+    const bool matters = is_size_setting(key) || first_caused_error(c, with, c->r);
+    struct report *other = matters ? try_setting(c, key, 2 * value + 1) : NULL;
+    const struct finding *f = other ? first_caused_error(c, with, other) : NULL;
 
     if (f)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, f->param,
                    "%s %s %lld, which Transformers takes because config.json does not state it; add the right number "
                    "to config.json", f->param ? "contradicts" : "the tensors contradict", key, (long long)value);
-    else if (is_size_setting(key) && !first_own_error(other, as_is, with))
+    else if (is_size_setting(key) && !first_caused_error(c, other, with))
         report_add(c->r, SEV_WARNING, "config", c->s->path, ERR_NO_BYTE, NULL,
                    "config.json does not state %s; Transformers then takes %lld, and no tensor shows whether this is "
                    "right", key, (long long)value);
-    report_free(as_is);
     report_free(with);
     report_free(other);
 }
@@ -119,7 +135,7 @@ static bool is_heads_setting(const char *key)
  * Check the default of each number, or of the number of heads alone. Where num_key_value_heads has no default, it is
  * that of num_attention_heads.
  */
-static void check_defaults(const struct model_settings *c, bool heads_alone)
+static void check_defaults(struct model_settings *c, bool heads_alone)
 {
     static const char groups[] = "num_key_value_heads";
     const json_t *heads = json_object_get(c->config, "num_attention_heads");
@@ -142,7 +158,7 @@ static void check_defaults(const struct model_settings *c, bool heads_alone)
  * Check the defaults, unless the files hold a part of a model, or config.json is a stub that some programs need: one
  * without the number of heads and another size, which no release of Transformers writes.
  */
-static void check_absent_numbers(const struct model_settings *c)
+static void check_absent_numbers(struct model_settings *c)
 {
     bool heads = false, other = false;
 
@@ -226,5 +242,6 @@ void hf_check_settings(const struct source *s, const json_t *config, const bool 
         check_absent_numbers(&c);
         check_class(&c);
     }
+    report_free(c.as_is);
     model_table_free(table);
 }

@@ -14,7 +14,8 @@ struct source;
 
 /*
  * Report findings of `severity` about a model whose model_type model_tensors.h lists. s must have the names of a
- * Transformers folder; `transposed` is as in hf_layers.h.
+ * Transformers folder; `transposed` is as in hf_layers.h. Must follow hf_check_claims() and hf_check_layers() with the
+ * same report, so that their findings are known.
  *   config         config.json does not state a number, and the tensors contradict the default of Transformers. If
  *                  it is a size that no tensor shows, this is a warning. A part of a model, without an embedding, and
  *                  a stub that lacks the number of heads and another size, are not checked.
