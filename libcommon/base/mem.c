@@ -323,6 +323,30 @@ void strbuf_add_repeated(struct strbuf *sb, char c, size_t n)
     sb->buf[sb->len] = '\0';
 }
 
+void strbuf_add_le16(struct strbuf *sb, uint16_t v)
+{
+    uint8_t b[2];
+
+    put_le16(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
+void strbuf_add_le32(struct strbuf *sb, uint32_t v)
+{
+    uint8_t b[4];
+
+    put_le32(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
+void strbuf_add_le64(struct strbuf *sb, uint64_t v)
+{
+    uint8_t b[8];
+
+    put_le64(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
 void strbuf_addf(struct strbuf *sb, const char *fmt, ...)
 {
     va_list ap;

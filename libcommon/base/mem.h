@@ -88,6 +88,10 @@ struct strbuf {
 };
 void strbuf_add(struct strbuf *sb, const void *p, size_t n);
 void strbuf_add_repeated(struct strbuf *sb, char c, size_t n);
+/* Add a number in little-endian order. */
+void strbuf_add_le16(struct strbuf *sb, uint16_t v);
+void strbuf_add_le32(struct strbuf *sb, uint32_t v);
+void strbuf_add_le64(struct strbuf *sb, uint64_t v);
 void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 

@@ -20,30 +20,6 @@ static uint32_t low32(uint64_t v)
     return is_wide(v) ? UINT32_MAX : (uint32_t)v;
 }
 
-static void add16(struct strbuf *sb, uint16_t v)
-{
-    uint8_t b[2];
-
-    put_le16(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
-static void add32(struct strbuf *sb, uint32_t v)
-{
-    uint8_t b[4];
-
-    put_le32(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
-static void add64(struct strbuf *sb, uint64_t v)
-{
-    uint8_t b[8];
-
-    put_le64(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
 /* Return the length of the zip64 values in the extra field of a local header, without the field's 4-byte head. */
 static uint16_t local64_len(enum zip_dialect d, const struct zip_item *it)
 {
@@ -63,30 +39,30 @@ void zip_put_local(struct strbuf *sb, enum zip_dialect d, const struct zip_item 
     uint16_t filler = (uint16_t)(align_up(start, align) - start);
     uint16_t flags = torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8;
 
-    add32(sb, ZIP_LOCAL);
-    add16(sb, torch ? 0 : wide ? VERSION_ZIP64 : VERSION_PLAIN);
-    add16(sb, flags);
-    add16(sb, 0);                               /* method: stored */
-    add16(sb, 0);
-    add16(sb, torch ? 0 : ZIP_OUR_DATE);
-    add32(sb, torch ? 0 : it->crc);
-    add32(sb, torch ? 0 : low32(it->size));
-    add32(sb, torch ? 0 : low32(it->size));
-    add16(sb, nlen);
-    add16(sb, head64 + x64 + 4 + filler);
+    strbuf_add_le32(sb, ZIP_LOCAL);
+    strbuf_add_le16(sb, torch ? 0 : wide ? VERSION_ZIP64 : VERSION_PLAIN);
+    strbuf_add_le16(sb, flags);
+    strbuf_add_le16(sb, 0);                               /* method: stored */
+    strbuf_add_le16(sb, 0);
+    strbuf_add_le16(sb, torch ? 0 : ZIP_OUR_DATE);
+    strbuf_add_le32(sb, torch ? 0 : it->crc);
+    strbuf_add_le32(sb, torch ? 0 : low32(it->size));
+    strbuf_add_le32(sb, torch ? 0 : low32(it->size));
+    strbuf_add_le16(sb, nlen);
+    strbuf_add_le16(sb, head64 + x64 + 4 + filler);
     strbuf_add(sb, it->name, nlen);
     if (x64) {
-        add16(sb, 1);
-        add16(sb, x64);
+        strbuf_add_le16(sb, 1);
+        strbuf_add_le16(sb, x64);
         if (wide) {
-            add64(sb, it->size);
-            add64(sb, torch ? 0 : it->size);
+            strbuf_add_le64(sb, it->size);
+            strbuf_add_le64(sb, torch ? 0 : it->size);
         }
         if (torch && is_wide(it->header_at))
-            add64(sb, it->header_at);
+            strbuf_add_le64(sb, it->header_at);
     }
     strbuf_add(sb, "FB", 2);
-    add16(sb, filler);
+    strbuf_add_le16(sb, filler);
     strbuf_add_repeated(sb, 'Z', filler);
 }
 
@@ -94,14 +70,14 @@ void zip_put_descriptor(struct strbuf *sb, enum zip_dialect d, const struct zip_
 {
     if (d != ZIP_TORCH || it->size == 0)
         return;
-    add32(sb, ZIP_DESCRIPTOR);
-    add32(sb, it->crc);
+    strbuf_add_le32(sb, ZIP_DESCRIPTOR);
+    strbuf_add_le32(sb, it->crc);
     if (is_wide(it->size) || is_wide(it->header_at)) {
-        add64(sb, it->size);
-        add64(sb, it->size);
+        strbuf_add_le64(sb, it->size);
+        strbuf_add_le64(sb, it->size);
     } else {
-        add32(sb, (uint32_t)it->size);
-        add32(sb, (uint32_t)it->size);
+        strbuf_add_le32(sb, (uint32_t)it->size);
+        strbuf_add_le32(sb, (uint32_t)it->size);
     }
 }
 
@@ -110,34 +86,34 @@ void zip_put_central(struct strbuf *sb, enum zip_dialect d, const struct zip_ite
     bool torch = d == ZIP_TORCH, wide = is_wide(it->size), far = is_wide(it->header_at);
     uint16_t nlen = (uint16_t)strlen(it->name), x64 = (wide ? 16 : 0) + (far ? 8 : 0);
 
-    add32(sb, ZIP_CENTRAL);
-    add16(sb, torch ? 0 : VERSION_ZIP64);       /* version made by */
-    add16(sb, torch ? 0 : x64 ? VERSION_ZIP64 : VERSION_PLAIN);
-    add16(sb, torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8);
-    add16(sb, 0);
-    add16(sb, 0);
-    add16(sb, torch ? 0 : ZIP_OUR_DATE);
-    add32(sb, it->crc);
-    add32(sb, low32(it->size));
-    add32(sb, low32(it->size));
-    add16(sb, nlen);
-    add16(sb, x64 ? 4 + x64 : 0);
-    add16(sb, 0);                               /* length of the comment */
-    add16(sb, 0);                               /* number of the disk */
-    add16(sb, 0);                               /* internal attributes */
-    add32(sb, 0);
-    add32(sb, low32(it->header_at));
+    strbuf_add_le32(sb, ZIP_CENTRAL);
+    strbuf_add_le16(sb, torch ? 0 : VERSION_ZIP64);       /* version made by */
+    strbuf_add_le16(sb, torch ? 0 : x64 ? VERSION_ZIP64 : VERSION_PLAIN);
+    strbuf_add_le16(sb, torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8);
+    strbuf_add_le16(sb, 0);
+    strbuf_add_le16(sb, 0);
+    strbuf_add_le16(sb, torch ? 0 : ZIP_OUR_DATE);
+    strbuf_add_le32(sb, it->crc);
+    strbuf_add_le32(sb, low32(it->size));
+    strbuf_add_le32(sb, low32(it->size));
+    strbuf_add_le16(sb, nlen);
+    strbuf_add_le16(sb, x64 ? 4 + x64 : 0);
+    strbuf_add_le16(sb, 0);                               /* length of the comment */
+    strbuf_add_le16(sb, 0);                               /* number of the disk */
+    strbuf_add_le16(sb, 0);                               /* internal attributes */
+    strbuf_add_le32(sb, 0);
+    strbuf_add_le32(sb, low32(it->header_at));
     strbuf_add(sb, it->name, nlen);
     if (x64) {
-        add16(sb, 1);
-        add16(sb, x64);
+        strbuf_add_le16(sb, 1);
+        strbuf_add_le16(sb, x64);
     }
     if (wide) {
-        add64(sb, it->size);
-        add64(sb, it->size);
+        strbuf_add_le64(sb, it->size);
+        strbuf_add_le64(sb, it->size);
     }
     if (far)
-        add64(sb, it->header_at);
+        strbuf_add_le64(sb, it->header_at);
 }
 
 void zip_put_end(struct strbuf *sb, enum zip_dialect d, uint64_t n, uint64_t dir_at, uint64_t dir_size)
@@ -145,27 +121,27 @@ void zip_put_end(struct strbuf *sb, enum zip_dialect d, uint64_t n, uint64_t dir
     uint16_t n16 = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX;
 
     if (d == ZIP_TORCH || n16 == UINT16_MAX || is_wide(dir_at) || is_wide(dir_size)) {
-        add32(sb, ZIP_END64);
-        add64(sb, ZIP_END64_LEN - 12);
-        add16(sb, MADE_BY_UNIX_30);
-        add16(sb, VERSION_ZIP64);
-        add32(sb, 0);
-        add32(sb, 0);
-        add64(sb, n);
-        add64(sb, n);
-        add64(sb, dir_size);
-        add64(sb, dir_at);
-        add32(sb, ZIP_LOCATOR);
-        add32(sb, 0);
-        add64(sb, dir_at + dir_size);
-        add32(sb, 1);
+        strbuf_add_le32(sb, ZIP_END64);
+        strbuf_add_le64(sb, ZIP_END64_LEN - 12);
+        strbuf_add_le16(sb, MADE_BY_UNIX_30);
+        strbuf_add_le16(sb, VERSION_ZIP64);
+        strbuf_add_le32(sb, 0);
+        strbuf_add_le32(sb, 0);
+        strbuf_add_le64(sb, n);
+        strbuf_add_le64(sb, n);
+        strbuf_add_le64(sb, dir_size);
+        strbuf_add_le64(sb, dir_at);
+        strbuf_add_le32(sb, ZIP_LOCATOR);
+        strbuf_add_le32(sb, 0);
+        strbuf_add_le64(sb, dir_at + dir_size);
+        strbuf_add_le32(sb, 1);
     }
-    add32(sb, ZIP_END);
-    add16(sb, 0);
-    add16(sb, 0);
-    add16(sb, n16);
-    add16(sb, n16);
-    add32(sb, low32(dir_size));
-    add32(sb, low32(dir_at));
-    add16(sb, 0);
+    strbuf_add_le32(sb, ZIP_END);
+    strbuf_add_le16(sb, 0);
+    strbuf_add_le16(sb, 0);
+    strbuf_add_le16(sb, n16);
+    strbuf_add_le16(sb, n16);
+    strbuf_add_le32(sb, low32(dir_size));
+    strbuf_add_le32(sb, low32(dir_at));
+    strbuf_add_le16(sb, 0);
 }

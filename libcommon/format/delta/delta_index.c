@@ -69,25 +69,9 @@ uint64_t delta_count_blocks(struct delta_index *x)
 
 /* ---- writing ---- */
 
-static void append_le32(struct strbuf *sb, uint32_t v)
-{
-    uint8_t b[4];
-
-    put_le32(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
-static void append_le64(struct strbuf *sb, uint64_t v)
-{
-    uint8_t b[8];
-
-    put_le64(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
 static void append_text(struct strbuf *sb, const char *s)
 {
-    append_le32(sb, (uint32_t)strlen(s));
+    strbuf_add_le32(sb, (uint32_t)strlen(s));
     strbuf_add(sb, s, strlen(s));
 }
 
@@ -95,15 +79,15 @@ static void append_side(struct strbuf *sb, const struct delta_side *s)
 {
     append_text(sb, s->name);
     append_text(sb, s->layout);
-    append_le64(sb, (uint64_t)s->iteration);
-    append_le64(sb, (uint64_t)s->samples);
-    append_le64(sb, (uint64_t)s->tokens);
+    strbuf_add_le64(sb, (uint64_t)s->iteration);
+    strbuf_add_le64(sb, (uint64_t)s->samples);
+    strbuf_add_le64(sb, (uint64_t)s->tokens);
 }
 
 void delta_put_index(struct strbuf *sb, const struct delta_index *x)
 {
-    append_le32(sb, x->partial ? FLAG_PARTIAL : 0);
-    append_le32(sb, (uint32_t)x->n);
+    strbuf_add_le32(sb, x->partial ? FLAG_PARTIAL : 0);
+    strbuf_add_le32(sb, (uint32_t)x->n);
     append_side(sb, &x->base);
     append_side(sb, &x->result);
     for (int i = 0; i < x->n; i++) {
@@ -112,15 +96,15 @@ void delta_put_index(struct strbuf *sb, const struct delta_index *x)
         append_text(sb, t->name);
         append_text(sb, dtype_name(t->dtype));
         strbuf_add(sb, &(uint8_t){ (uint8_t)t->state }, 1);
-        append_le32(sb, (uint32_t)t->ndim);
+        strbuf_add_le32(sb, (uint32_t)t->ndim);
         for (int k = 0; k < t->ndim; k++)
-            append_le64(sb, (uint64_t)t->shape[k]);
-        append_le32(sb, t->base_crc);
-        append_le32(sb, t->result_crc);
+            strbuf_add_le64(sb, (uint64_t)t->shape[k]);
+        strbuf_add_le32(sb, t->base_crc);
+        strbuf_add_le32(sb, t->result_crc);
     }
     for (uint64_t i = 0; i < x->n_blocks; i++) {
-        append_le32(sb, x->block[i].len);
-        append_le32(sb, x->block[i].crc);
+        strbuf_add_le32(sb, x->block[i].len);
+        strbuf_add_le32(sb, x->block[i].crc);
     }
 }
 

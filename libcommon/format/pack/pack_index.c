@@ -146,51 +146,35 @@ uint32_t pack_range_crc(const struct pack_index *x, int file, uint64_t at, uint6
 
 /* ---- writing ---- */
 
-static void add_le32(struct strbuf *sb, uint32_t v)
-{
-    uint8_t b[4];
-
-    put_le32(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
-static void add_le64(struct strbuf *sb, uint64_t v)
-{
-    uint8_t b[8];
-
-    put_le64(b, v);
-    strbuf_add(sb, b, sizeof b);
-}
-
 void pack_index_put(struct strbuf *sb, const struct pack_index *x)
 {
-    add_le32(sb, (uint32_t)x->n_files);
-    add_le32(sb, (uint32_t)x->n_runs);
-    add_le32(sb, (uint32_t)x->n_refs);
-    add_le32(sb, 0);
-    add_le64(sb, x->n_frames);
+    strbuf_add_le32(sb, (uint32_t)x->n_files);
+    strbuf_add_le32(sb, (uint32_t)x->n_runs);
+    strbuf_add_le32(sb, (uint32_t)x->n_refs);
+    strbuf_add_le32(sb, 0);
+    strbuf_add_le64(sb, x->n_frames);
     for (int i = 0; i < x->n_files; i++) {
-        add_le64(sb, x->file[i].size_bytes);
-        add_le32(sb, x->file[i].crc);
-        add_le32(sb, (uint32_t)strlen(x->file[i].name));
+        strbuf_add_le64(sb, x->file[i].size_bytes);
+        strbuf_add_le32(sb, x->file[i].crc);
+        strbuf_add_le32(sb, (uint32_t)strlen(x->file[i].name));
         strbuf_add(sb, x->file[i].name, strlen(x->file[i].name));
     }
     for (int i = 0; i < x->n_runs; i++) {
-        add_le32(sb, (uint32_t)x->run[i].file);
-        add_le32(sb, (uint32_t)x->run[i].width | (uint32_t)x->run[i].guess << 8);
-        add_le64(sb, x->run[i].len);
-        add_le32(sb, (uint32_t)x->run[i].n_refs);
+        strbuf_add_le32(sb, (uint32_t)x->run[i].file);
+        strbuf_add_le32(sb, (uint32_t)x->run[i].width | (uint32_t)x->run[i].guess << 8);
+        strbuf_add_le64(sb, x->run[i].len);
+        strbuf_add_le32(sb, (uint32_t)x->run[i].n_refs);
     }
     for (int i = 0; i < x->n_refs; i++) {
-        add_le32(sb, (uint32_t)x->ref[i].file);
-        add_le64(sb, x->ref[i].at);
-        add_le64(sb, x->ref[i].len);
+        strbuf_add_le32(sb, (uint32_t)x->ref[i].file);
+        strbuf_add_le64(sb, x->ref[i].at);
+        strbuf_add_le64(sb, x->ref[i].len);
     }
     for (uint64_t i = 0; i < x->n_frames; i++) {
-        add_le32(sb, x->frame[i].len);
-        add_le32(sb, x->frame[i].crc_raw);
-        add_le32(sb, x->frame[i].crc_packed);
-        add_le32(sb, x->frame[i].guessed);
+        strbuf_add_le32(sb, x->frame[i].len);
+        strbuf_add_le32(sb, x->frame[i].crc_raw);
+        strbuf_add_le32(sb, x->frame[i].crc_packed);
+        strbuf_add_le32(sb, x->frame[i].guessed);
     }
 }
 
