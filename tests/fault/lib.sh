@@ -7,6 +7,10 @@ BIN=${BIN:-$PWD/bin}
 TBIN=${TBIN:-$PWD/build/release/tests}
 PATH=$BIN:$PATH
 W=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-fault-XXXXXX")
+# Ranks wait two seconds at most until mpirun has answered their MPI_Finalize(). A rank that has left without an answer,
+# because mpirun got no processor, makes Open MPI's mpirun fail after a complete run, but for this setting.
+OMPI_MCA_orte_allowed_exit_without_sync=1
+export OMPI_MCA_orte_allowed_exit_without_sync
 passed=0 failed=0 n_skipped=0
 
 pass() { passed=$((passed + 1)); }
