@@ -27,6 +27,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/torchdist_programs.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/other_kinds.h"
 #include "libcommon/layout/own_config.h"
@@ -199,22 +200,24 @@ static const struct {
     bool (*marks)(const char *name);
     bool (*fits)(const struct source_listing *l);       /* NULL if marks() is sufficient */
     layout_open *open;
+    bool below;                 /* marks() is true for paths of files in two folders of the checkpoint */
 } layouts[] = {
-    { &universal_hdf5_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
-    { &universal_virtual_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
-    { &universal_pt_layout, universal_pt_marks, NULL, universal_pt_source_open },
-    { &dsmoe_layout, dsmoe_marks, dsmoe_fits, dsmoe_source_open },
-    { &zero_layout, ds_name_marks, zero_fits, zero_source_open },
-    { &deepspeed_layout, ds_name_marks, NULL, deepspeed_source_open },
-    { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },
-    { &dcp_layout, dcp_marks, NULL, dcp_source_open },
-    { &fsdp_layout, fsdp_marks, NULL, fsdp_source_open },
-    { &megatron_layout, megatron_marks, NULL, megatron_source_open },
-    { &hf_layout, hf_marks, NULL, hf_files_source_open },
-    { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
-    { &meta_layout, meta_marks, NULL, meta_source_open },
-    { &litgpt_layout, litgpt_marks, NULL, litgpt_source_open },
-    { &lightning_layout, lightning_marks, lightning_fits, lightning_source_open },
+    { &universal_hdf5_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open, false },
+    { &universal_virtual_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open, false },
+    { &universal_pt_layout, universal_pt_marks, NULL, universal_pt_source_open, false },
+    { &dsmoe_layout, dsmoe_marks, dsmoe_fits, dsmoe_source_open, false },
+    { &zero_layout, ds_name_marks, zero_fits, zero_source_open, false },
+    { &deepspeed_layout, ds_name_marks, NULL, deepspeed_source_open, false },
+    { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open, false },
+    { &torchdist_layout, nemo_marks, nemo_fits, nemo_source_open, true },
+    { &dcp_layout, dcp_marks, NULL, dcp_source_open, false },
+    { &fsdp_layout, fsdp_marks, NULL, fsdp_source_open, false },
+    { &megatron_layout, megatron_marks, NULL, megatron_source_open, false },
+    { &hf_layout, hf_marks, NULL, hf_files_source_open, false },
+    { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open, false },
+    { &meta_layout, meta_marks, NULL, meta_source_open, false },
+    { &litgpt_layout, litgpt_marks, NULL, litgpt_source_open, false },
+    { &lightning_layout, lightning_marks, lightning_fits, lightning_source_open, false },
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -240,7 +243,8 @@ bool layout_result_sets_step(const struct source *s)
 static bool marks_tag(const char *name)
 {
     for (int i = 0; i < N_LAYOUTS; i++)
-        if (!layouts[i].layout->model_folder && !layouts[i].layout->one_file && layouts[i].marks(name))
+        if (!layouts[i].layout->model_folder && !layouts[i].layout->one_file && !layouts[i].below &&
+            layouts[i].marks(name))
             return true;
     return false;
 }
@@ -292,10 +296,10 @@ bool layout_marks_entry(const char *name)
 }
 
 /*
- * Returns true if an entry of the folder `dir`/`below`, or of a folder `deeper` levels below that, marks a tag by its
- * name relative to `dir`.
+ * Returns true if marks() is true for the name, relative to `dir`, of an entry of the folder `dir`/`below`, or of a
+ * folder `deeper` levels below that.
  */
-static bool has_marked_path(const char *dir, const char *below, int deeper)
+static bool has_marked_path(const char *dir, const char *below, bool (*marks)(const char *name), int deeper)
 {
     char *path = path_join(dir, below);
     DIR *d = opendir(path);
@@ -306,19 +310,13 @@ static bool has_marked_path(const char *dir, const char *below, int deeper)
         char *name = str_fmt("%s/%s", below, ent->d_name);
 
         if (ent->d_name[0] != '.')
-            yes = marks_tag(name) || (deeper > 0 && has_marked_path(dir, name, deeper - 1));
+            yes = marks(name) || (deeper > 0 && has_marked_path(dir, name, marks, deeper - 1));
         free(name);
     }
     if (d)
         closedir(d);
     free(path);
     return yes;
-}
-
-/* Returns true if the folder is a tag. A folder zero/ alone is no mark: a run, or /dev, may have one. */
-static bool is_tag_folder(const char *dir)
-{
-    return has_marked_entry(dir, marks_tag) || has_marked_path(dir, "zero", 1);
 }
 
 /* ---- latest ---- */
@@ -386,6 +384,22 @@ static bool names_latest(const char *dir)
         free(where);
     }
     return yes;
+}
+
+/*
+ * Returns true if the folder is a checkpoint of NeMo, whose marks are in the folders weights/ and context/. A run with
+ * a pointer file is none: a tag in it may have one of these names.
+ */
+static bool is_nemo_folder(const char *dir)
+{
+    return !names_latest(dir) && (has_marked_path(dir, "weights", nemo_marks, 0) ||
+                                  has_marked_path(dir, "context", nemo_marks, 0));
+}
+
+/* Returns true if the folder is a tag. A folder zero/ alone is no mark: a run, or /dev, may have one. */
+static bool is_tag_folder(const char *dir)
+{
+    return has_marked_entry(dir, marks_tag) || has_marked_path(dir, "zero", marks_tag, 1) || is_nemo_folder(dir);
 }
 
 /* Returns a list of the tags and runs inside a folder, such as "global_step10, global_step20", or NULL. */
@@ -508,9 +522,43 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
     free(tags);
 }
 
+/*
+ * Returns the path of the checkpoint with which NeMo would resume the run in `dir`: the folder *-last that is not
+ * unfinished, or the one of them that was changed last. Returns NULL if there is none.
+ */
+static char *find_nemo_last(const char *dir)
+{
+    struct err ignored = {0};
+    struct timespec newest = {0};
+    char **names = NULL, *found = NULL;
+    int n = 0;
+
+    (void)!read_names(dir, &names, &n, &ignored);
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]), *marker = nemo_find_marker(path);
+        struct stat st;
+
+        if (str_ends(names[i], "-last") && lstat(path, &st) == 0 && is_nemo_folder(path) && !marker &&
+            (!found || st.st_mtim.tv_sec > newest.tv_sec ||
+             (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec > newest.tv_nsec))) {
+            newest = st.st_mtim;
+            free(found);
+            found = path;
+            path = NULL;
+        }
+        free(marker);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    return found;
+}
+
 /* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
+    char *last;
+
     for (int i = 0; i < N_LATEST; i++) {
         char *where = path_join(dir, latest_names[i]), *text, *tag = NULL, *path = NULL;
         uint64_t len;
@@ -535,8 +583,10 @@ static char *latest_follow(const char *dir, struct err *e)
         free(where);
         return path;
     }
-    no_checkpoint(dir, e);
-    return NULL;
+    last = find_nemo_last(dir);
+    if (!last)
+        no_checkpoint(dir, e);
+    return last;
 }
 
 /*
@@ -640,8 +690,11 @@ char **layout_list_steps(const char *dir, int *n, struct err *e)
     int n_names = 0;
 
     *n = 0;
-    if (read_names_in_order(dir, &name, &n_names, e) == 0)
-        newest = names_latest(dir) ? latest_follow(dir, e) : find_newest_tag(dir, name, n_names, e);
+    if (read_names_in_order(dir, &name, &n_names, e) == 0) {
+        newest = names_latest(dir) ? NULL : find_nemo_last(dir);
+        if (!newest)
+            newest = names_latest(dir) ? latest_follow(dir, e) : find_newest_tag(dir, name, n_names, e);
+    }
     if (newest) {
         tag = path_base(newest);
         path = list_related_tags(dir, name, n_names, tag, false, n);
@@ -671,9 +724,9 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
     if (n) {
         newest = path_base(newer[n - 1]);
         report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL,
-                   "%d step%s newer than %s, which the file 'latest' names and which is used; the newest is %s (to use "
-                   "it, give its folder)", n, n == 1 ? " is" : "s are", tag,
-                   newest);
+                   "%d step%s newer than %s, which %s and which is used; the newest is %s (to use it, give its folder)",
+                   n, n == 1 ? " is" : "s are", tag,
+                   names_latest(dir) ? "the file 'latest' names" : "was changed last of the folders *-last", newest);
         free(newest);
     }
     free_names(newer, n);
@@ -731,6 +784,25 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
 }
 
 /*
+ * Returns the name of the folder of NeMo whose folder weights/ is `tag`, if the archive has its folder context/ too;
+ * otherwise `tag`. `tag` is changed.
+ */
+static char *archive_nemo_folder(char *tag, const struct archive_member *m, int n)
+{
+    const size_t len = strlen(tag), top = len - strlen(NEMO_WEIGHTS);
+
+    if (!str_ends(tag, NEMO_WEIGHTS) || (top && tag[top - 1] != '/'))
+        return tag;
+    for (int i = 0; i < n; i++)
+        if (strncmp(m[i].name, tag, top) == 0 && nemo_marks(m[i].name + top) &&
+            str_starts(m[i].name + top, NEMO_CONTEXT)) {
+            tag[top] = '\0';
+            return tag;
+        }
+    return tag;
+}
+
+/*
  * Returns the name of the tag folder in the archive, such as "ckpt/global_step20/". It is the tag that the archive's
  * pointer file names, or, if there is no such file, the only tag. The caller frees it. Returns NULL with *e set on
  * error.
@@ -743,8 +815,10 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
     char text[4096], *tag, *prefix;
     uint64_t len;
 
-    if (!latest)
-        return archive_only_tag(path, m, n, marks_tag, e);
+    if (!latest) {
+        tag = archive_only_tag(path, m, n, marks_tag, e);
+        return tag ? archive_nemo_folder(tag, m, n) : NULL;
+    }
     len = files_size(f, latest->file);
     if (len > sizeof text) {
         err_data(e, files_name(f, latest->file), ERR_NO_BYTE,
@@ -901,7 +975,7 @@ const struct layout *layout_of_folder(const char *dir)
 
     if (list_tree(&l, f, dir, &ignored) == 0)
         for (int k = 0; k < N_LAYOUTS && !found; k++)
-            found = has_layout(k, &(struct source_listing){ l.n, l.member }) ? layouts[k].layout : NULL;
+            found = has_layout(k, &(struct source_listing){ l.n, l.member, "" }) ? layouts[k].layout : NULL;
     listing_free(&l);
     files_free(f);
     return found;
@@ -976,7 +1050,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     if (list_path(s, path, o && o->piped, &l, r, e) < 0)
         goto out;
-    sl = (struct source_listing){ l.n, l.member };
+    sl = (struct source_listing){ l.n, l.member, "" };
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     own_config_check(s, o, r ? r : own);

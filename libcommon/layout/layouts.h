@@ -43,6 +43,7 @@ bool layout_has_cut_model(const char *dir);
 struct source_listing {
     int n;
     struct archive_member *member;      /* name: path relative to the tag folder; file: number in s->files */
+    const char *folder;         /* the folder in it that has the files of the layout, such as "weights/"; "": itself */
 };
 
 /* The properties of each layout, defined in layout_facts.c. */
@@ -63,7 +64,7 @@ typedef int layout_open(struct source *s, const struct source_listing *l, const 
 layout_open deepspeed_source_open, zero_source_open, universal_pt_source_open, universal_hdf5_source_open,
     hf_files_source_open, hfstorage_source_open, dcp_source_open, torchdist_source_open,
     fsdp_source_open, megatron_source_open, meta_source_open, litgpt_source_open, dsmoe_source_open,
-    lightning_source_open;
+    lightning_source_open, nemo_source_open;
 bool universal_pt_marks(const char *name);
 bool universal_hdf5_marks(const char *name);
 bool hf_marks(const char *name);
@@ -77,6 +78,8 @@ bool lightning_marks(const char *name);
 bool lightning_fits(const struct source_listing *l);
 bool torchdist_marks(const char *name);
 bool torchdist_fits(const struct source_listing *l);
+bool nemo_marks(const char *path);
+bool nemo_fits(const struct source_listing *l);
 bool zero_fits(const struct source_listing *l);
 bool dsmoe_fits(const struct source_listing *l);
 

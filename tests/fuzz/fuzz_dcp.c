@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct source s = { .layout = &dcp_layout, .arena = a, .path = "fuzz" };
     struct dcp_naming naming = { .s = &s, .table = &t, .path = "fuzz" };
 
-    if (dcp_metadata_read(a, &(struct dcp_pickle){ "fuzz", bytes, size, NULL }, &t, r, &e) < 0) {
+    if (dcp_metadata_read(a, &(struct dcp_pickle){ "fuzz", bytes, size, NULL, "" }, &t, r, &e) < 0) {
         require(e.kind == ERR_DATA);
         goto out;
     }
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (report_count(r, SEV_ERROR))
         goto out;
     dcp_metadata_write(&t, &sb);
-    require(dcp_metadata_read(a, &(struct dcp_pickle){ "again", sb.buf, sb.len, NULL }, &u, again, &e) == 0);
+    require(dcp_metadata_read(a, &(struct dcp_pickle){ "again", sb.buf, sb.len, NULL, "" }, &u, again, &e) == 0);
     require(u.n == t.n && report_count(again, SEV_ERROR) == 0);
 out:
     strbuf_free(&sb);

@@ -187,8 +187,8 @@ static int known_file(struct dcp_reader *rd, const char *file)
     if (i < 0) {
         i = rd->out->n_files++;
         ARRAY_ROOM(rd->out->file, rd->cap_files, rd->out->n_files);
-        rd->out->file[i] = arena_strndup(rd->a, file, strlen(file));
-        names_add(rd->file, rd->out->file[i], i);
+        rd->out->file[i] = arena_fmt(rd->a, "%s%s", rd->out->folder, file);
+        names_add(rd->file, rd->out->file[i] + strlen(rd->out->folder), i);
     }
     return i;
 }
@@ -746,8 +746,9 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
 /* ---- plans ---- */
 
 /* Returns the rank that wrote a file of torch's name, such as 3 for "__3_0.distcp", or -1 for any other name. */
-static int64_t rank_of_file(const char *file)
+static int64_t rank_of_file(const char *path)
 {
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
     long long rank = 0;
     int n = 0;
 
@@ -866,7 +867,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     const char *version;
     int rc = -1, parsed;
 
-    *out = (struct dcp_table){ .version = "" };
+    *out = (struct dcp_table){ .version = "", .folder = p->folder };
     rd.name = names_new(rd.scratch);
     rd.file = names_new(rd.scratch);
     rd.left_out = names_new(rd.scratch);

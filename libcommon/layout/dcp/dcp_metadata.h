@@ -16,7 +16,8 @@
 
 /* The location of a chunk or a value in a file. There it is an item: a whole torch.save archive. */
 struct dcp_place {
-    const char *file;           /* such as "__0_0.distcp"; NULL if .metadata does not name a file */
+    /* such as "__0_0.distcp", with dcp_table.folder before it; NULL if .metadata does not name a file */
+    const char *file;
     uint64_t at, len;           /* in bytes */
     uint64_t said_at;           /* offset of this record in .metadata, for messages */
     /*
@@ -104,6 +105,11 @@ struct dcp_table {
     int n_files;
     /* names of the files that contain items, each once. Items of entries that are not read are included. */
     const char **file;
+    /*
+     * the folder of .metadata and of these files in the checkpoint, such as "weights/"; their names begin with it.
+     * "": they are in the folder of the checkpoint itself
+     */
+    const char *folder;
     /* torchdist: states of parameters are in entries that the table no longer has, see torchdist_buckets.h */
     bool buckets;
 };
@@ -114,6 +120,7 @@ struct dcp_pickle {
     const void *bytes;
     size_t len;
     void *owned;                /* the same bytes if they must be freed right after parsing; otherwise NULL */
+    const char *folder;         /* see dcp_table */
 };
 
 /*

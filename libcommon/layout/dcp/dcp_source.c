@@ -85,10 +85,26 @@ bool dcp_marks(const char *name)
 
 int dcp_listed(const struct source_listing *l, const char *name)
 {
+    const size_t n = strlen(l->folder);
+
     for (int i = 0; i < l->n; i++)
-        if (strcmp(l->member[i].name, name) == 0)
+        if (strncmp(l->member[i].name, l->folder, n) == 0 && strcmp(l->member[i].name + n, name) == 0)
             return l->member[i].file;
     return -1;
+}
+
+int dcp_listed_at_top(const struct source_listing *l, const char *name)
+{
+    return dcp_listed(&(struct source_listing){ l->n, l->member, "" }, name);
+}
+
+const struct source_file *dcp_source_file(const struct source *s, const char *name)
+{
+    char *path = str_fmt("%s%s", s->dcp->folder, name);
+    const struct source_file *f = source_file(s, path);
+
+    free(path);
+    return f;
 }
 
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
@@ -98,12 +114,22 @@ void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
 }
 
+void dcp_add_listed(struct source *s, const struct source_listing *l, const char *name, struct pt *pt)
+{
+    const int file = dcp_listed(l, name);
+
+    if (file >= 0)
+        dcp_add_file(s, arena_fmt(s->arena, "%s%s", l->folder, name), file, pt);
+}
+
 /* ---- .metadata ---- */
 
 static int no_metadata(const struct dcp_opening *x, struct err *e)
 {
     for (int i = 0; i < x->l->n; i++)
-        if (str_starts(x->l->member[i].name, "__") && str_ends(x->l->member[i].name, DCP_METADATA)) {
+        if (str_starts(x->l->member[i].name, x->l->folder) &&
+            str_starts(x->l->member[i].name + strlen(x->l->folder), "__") &&
+            str_ends(x->l->member[i].name, DCP_METADATA)) {
             err_data(e, x->s->path, ERR_NO_BYTE, "has a metadata file for each rank (%s; use_collectives=False), which "
                                                  "is not supported; save with use_collectives=True",
                      x->l->member[i].name);
@@ -132,10 +158,11 @@ static int read_metadata(struct dcp_opening *x, struct err *e)
     }
     bytes = xmalloc(size + 1);
     if (files_read(f, file, 0, bytes, size, e) == 0)
-        rc = dcp_metadata_read(x->s->arena, &(struct dcp_pickle){ x->path, bytes, size, bytes }, &x->table, x->r, e);
+        rc = dcp_metadata_read(x->s->arena, &(struct dcp_pickle){ x->path, bytes, size, bytes, x->l->folder },
+                               &x->table, x->r, e);
     else
         free(bytes);
-    dcp_add_file(x->s, DCP_METADATA, file, NULL);
+    dcp_add_listed(x->s, x->l, DCP_METADATA, NULL);
     return rc;
 }
 
@@ -885,7 +912,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     struct dcp_opening x = { .s = s, .l = l, .o = o, .r = r, .listed = names_new(s->arena) };
     struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer,
                                  .holes = o->holes };
-    int manifest = dcp_listed(l, MANIFEST_NAME), rc;
+    const int manifest = dcp_listed_at_top(l, MANIFEST_NAME), log = dcp_listed_at_top(l, DS_REPAIR_LOG_NAME);
+    int rc;
 
     s->layout = &dcp_layout;
     s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
@@ -898,8 +926,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     dcp_list_items(&x);
     if (manifest >= 0)
         dcp_add_file(s, MANIFEST_NAME, manifest, NULL);
-    if (dcp_listed(l, DS_REPAIR_LOG_NAME) >= 0)
-        dcp_add_file(s, DS_REPAIR_LOG_NAME, dcp_listed(l, DS_REPAIR_LOG_NAME), NULL);
+    if (log >= 0)
+        dcp_add_file(s, DS_REPAIR_LOG_NAME, log, NULL);
     place_items(&x);
     open_items(&x);
     unfold(&x);

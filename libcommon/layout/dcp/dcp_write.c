@@ -86,11 +86,12 @@ static struct pk *index_of(struct arena *a, const struct dcp_entry *en, int k, b
     return pk_object(a, METADATA, "MetadataIndex", index);
 }
 
-static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p)
+/* `folder`: dcp_table.folder, which the name in .metadata does not have. */
+static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p, const char *folder)
 {
     struct pk *info = pk_dict(a);
 
-    pk_set_str(a, info, "relative_path", pk_str(a, p->file));
+    pk_set_str(a, info, "relative_path", pk_str(a, p->file + (str_starts(p->file, folder) ? strlen(folder) : 0)));
     pk_set_int(a, info, "offset", (int64_t)p->at);
     pk_set_int(a, info, "length", (int64_t)p->len);
     return pk_object(a, FILESYSTEM, "_StorageInfo", info);
@@ -141,7 +142,7 @@ static void make_storage_pair(void *ctx, uint32_t i, struct arena *a, struct pk 
     }
     en = &w->t->entry[w->entry];
     pair[0] = index_of(a, en, w->chunk, true);
-    pair[1] = make_storage_info(a, &en->chunk[w->chunk].place);
+    pair[1] = make_storage_info(a, &en->chunk[w->chunk].place, "");
     w->chunk++;
 }
 
@@ -176,6 +177,7 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
 struct rewriting {
     struct arena *a;
     struct pk **entry, **storage, **path;       /* the pairs of the three dicts in the .metadata that was read */
+    const char *folder;                         /* of the files of the new table, see dcp_table */
     struct names *path_of;                      /* maps names to the numbers of their pairs in `path` */
     bool changed;                               /* an entry has changed */
 };
@@ -245,7 +247,7 @@ static void add_storage_places(struct rewriting *w, struct pk *storage, const st
         const struct dcp_place *p = &en->chunk[k].place;
         const int pair = p->number < 0 ? p->moved_from - 1 : p->number;
         struct pk *index = pair < 0 ? NULL : w->storage[2 * pair];
-        struct pk *info = p->number < 0 ? make_storage_info(w->a, p) : w->storage[2 * p->number + 1];
+        struct pk *info = p->number < 0 ? make_storage_info(w->a, p, w->folder) : w->storage[2 * p->number + 1];
 
         if (index && !entry_changed && !is_chunk_index(index, en, k))
             index = with_field(w->a, index, "fqn", pk_str(w->a, en->name));
@@ -331,7 +333,7 @@ static struct pk *new_root(struct rewriting *w, struct pk *root, const struct dc
 
 int dcp_metadata_rewrite(const struct dcp_pickle *was, const struct dcp_change *c, struct strbuf *out, struct err *e)
 {
-    struct rewriting w = { .a = arena_new(0) };
+    struct rewriting w = { .a = arena_new(0), .folder = c->t->folder };
     struct pk_tree tree;
     uint32_t n_entries = 0;
     int rc = pickle_parse_table(was->bytes, was->len, was->path, NULL, &tree, e);

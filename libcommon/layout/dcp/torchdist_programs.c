@@ -4,8 +4,12 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/torchdist_programs.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/source_open.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
@@ -54,6 +58,92 @@ void lightning_counters_read(struct source *s, const struct pk *root)
         s->run.iteration = pk_int_or(pk_get(root, "global_step"), -1);
     if (s->run.consumed_samples < 0)
         s->run.consumed_samples = samples_of_module(root);
+}
+
+bool nemo_marks(const char *path)
+{
+    return strcmp(path, NEMO_WEIGHTS TORCHDIST_COMMON) == 0 || strcmp(path, NEMO_WEIGHTS TORCHDIST_CONFIG) == 0 ||
+           strcmp(path, NEMO_CONTEXT_FILE) == 0 || strcmp(path, NEMO_MODEL_FILE) == 0;
+}
+
+/* Returns true if the files are those of a folder of NeMo: weights/ is one of Megatron-core, or all are in folders. */
+bool nemo_fits(const struct source_listing *l)
+{
+    bool others = false;
+
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+
+        if (strcmp(name, NEMO_WEIGHTS TORCHDIST_COMMON) == 0 || strcmp(name, NEMO_WEIGHTS TORCHDIST_CONFIG) == 0)
+            return true;
+        others |= !strchr(name, '/') && strcmp(name, MANIFEST_NAME) != 0;
+    }
+    return !others;
+}
+
+int nemo_check_weights(const struct source *s, const struct source_listing *l, struct err *e)
+{
+    for (int i = 0; i < l->n; i++)
+        if (str_starts(l->member[i].name, NEMO_WEIGHTS))
+            return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "has context/ of NeMo, but no " NEMO_WEIGHTS ": the checkpoint was copied "
+             "incompletely; copy " NEMO_WEIGHTS " again, or use another checkpoint");
+    return -1;
+}
+
+static char *find_marker_of(const char *folder)
+{
+    char *marker = str_fmt("%s-unfinished", folder);
+
+    if (access(marker, F_OK) == 0)
+        return marker;
+    free(marker);
+    return NULL;
+}
+
+char *nemo_find_marker(const char *folder)
+{
+    char *target = realpath(folder, NULL), *marker = find_marker_of(folder);
+
+    if (!marker && target)
+        marker = find_marker_of(target);
+    free(target);
+    return marker;
+}
+
+void nemo_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r)
+{
+    const enum severity severity = s->accept_mismatch || holes ? SEV_WARNING : SEV_ERROR;
+    char *marker = nemo_find_marker(s->path);
+    bool other_model = false, context = false;
+
+    s->left_behind = "the files of NeMo in context/";
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+        const bool model = str_starts(name, "hf_weights/") || str_starts(name, "hf_adapter/");
+
+        other_model |= model;
+        context |= str_starts(name, NEMO_CONTEXT);
+        if (model || str_starts(name, NEMO_CONTEXT) || strcmp(name, NEMO_WEIGHTS MANIFEST_NAME) == 0)
+            dcp_add_file(s, name, l->member[i].file, NULL);
+        if (strcmp(name, NEMO_WEIGHTS MANIFEST_NAME) == 0)
+            report_add(r, SEV_NOTE, SOURCE_NOT_COMPARED, files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
+                       "the files are not compared with this list; to compare them, give the folder " NEMO_WEIGHTS);
+    }
+    if (!context)
+        report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "has " NEMO_WEIGHTS " of NeMo, but no " NEMO_CONTEXT ": the model's configuration is lost");
+    else if (dcp_listed_at_top(l, NEMO_CONTEXT_FILE) < 0)
+        report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "has no " NEMO_CONTEXT_FILE ", from which NeMo makes the model");
+    if (marker)
+        report_add(r, severity, "unfinished", s->path, ERR_NO_BYTE, NULL,
+                   "NeMo's marker %s is there: the save did not finish; use another checkpoint, or remove the marker "
+                   "if the files are known to be complete", marker);
+    free(marker);
+    if (other_model)
+        report_add(r, SEV_NOTE, SOURCE_NOT_COMPARED, s->path, ERR_NO_BYTE, NULL,
+                   "the model in hf_weights/ or hf_adapter/ is not compared with the tensors");
 }
 
 /* ---- Megatron-Bridge ---- */

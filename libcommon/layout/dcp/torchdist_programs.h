@@ -1,18 +1,25 @@
 /*
  * torchdist_programs.h - what programs that train with Megatron-core add to its folders (docs/formats.md, section 13)
  *
- * NeMo 2 saves with PyTorch Lightning, whose counters are in common.pt. Megatron-Bridge adds files: train_state.pt has
+ * NeMo 2 saves with PyTorch Lightning, whose counters are in common.pt. Its folder has Megatron-core's folder as
+ * weights/, and the configuration in context/. Megatron-Bridge adds files: train_state.pt has
  * its counters. Codes of findings:
  *   crc E            a counter in train_state.pt cannot be read
- *   not_compared N   a model in hf/, which is not read
- *   missing_file W   run_config.yaml without train_state.pt, or the reverse
+ *   not_compared N   a model in hf/ or hf_weights/, which is not read; a manifest in weights/
+ *   missing_file W   run_config.yaml without train_state.pt, or the reverse; weights/ without context/ or its io.json
  *   mixed_saves E    train_state.pt states another iteration than common.pt, or none
  *   unreadable E     train_state.pt cannot be read
+ *   unfinished E     NeMo's marker of an unfinished save is next to the folder
  */
 #ifndef SHARDKIT_LAYOUT_TORCHDIST_PROGRAMS_H
 #define SHARDKIT_LAYOUT_TORCHDIST_PROGRAMS_H
 
 #include "libcommon/layout/layouts.h"
+
+#define NEMO_WEIGHTS "weights/"
+#define NEMO_CONTEXT "context/"
+#define NEMO_CONTEXT_FILE NEMO_CONTEXT "io.json"
+#define NEMO_MODEL_FILE NEMO_CONTEXT "model.yaml"
 
 struct pk;
 
@@ -20,6 +27,15 @@ struct pk;
 const struct pk *torchdist_optimizer_of(const struct pk *root);
 /* Read the counters that PyTorch Lightning stores in common.pt. A common.pt that it did not write has no effect. */
 void lightning_counters_read(struct source *s, const struct pk *root);
+/* Returns -1 with *e set if the listing of a folder of NeMo has no file in weights/. */
+int nemo_check_weights(const struct source *s, const struct source_listing *l, struct err *e);
+/* Add the files of a folder of NeMo that are outside of weights/ to those of the source, and report missing ones. */
+void nemo_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r);
+/*
+ * Returns the path of NeMo's marker of an unfinished save, which is next to the folder, or next to the one to which the
+ * folder is a link. Returns NULL if there is none. The caller frees it.
+ */
+char *nemo_find_marker(const char *folder);
 /*
  * If the listing has a file that only Megatron-Bridge writes, add its files to those of the source, and compare its
  * counters with those in common.pt, or use them where common.pt has none.

@@ -334,8 +334,8 @@ static int read_common(struct source *s, const struct source_listing *l, bool ho
         return -1;
     }
     pt = pt_open(s->files, file, &unreadable);
-    dcp_add_file(s, TORCHDIST_COMMON, file, pt);
-    dcp_add_file(s, TORCHDIST_CONFIG, dcp_listed(l, TORCHDIST_CONFIG), NULL);
+    dcp_add_listed(s, l, TORCHDIST_COMMON, pt);
+    dcp_add_listed(s, l, TORCHDIST_CONFIG, NULL);
     if (!pt) {
         report_add_err(r, "unreadable", &unreadable);
         return 0;
@@ -549,6 +549,17 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
         core_args_check(s, false, severity, r);
     }
     return rc;
+}
+
+int nemo_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                     struct err *e)
+{
+    const struct source_listing in = { l->n, l->member, NEMO_WEIGHTS };
+
+    if (nemo_check_weights(s, l, e) < 0 || torchdist_source_open(s, &in, o, r, e) < 0)
+        return -1;
+    nemo_files_read(s, &in, o->holes, r);
+    return 0;
 }
 
 bool torchdist_marks(const char *name)

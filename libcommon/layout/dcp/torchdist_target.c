@@ -14,6 +14,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/torchdist.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 
@@ -507,7 +508,7 @@ static const struct pk *root_with_whole_states(struct dcp_target *t, const struc
 
 static struct dcp_target *target_same(const struct source *s, struct report *notes, struct err *e)
 {
-    const struct source_file *common = source_file(s, TORCHDIST_COMMON);
+    const struct source_file *common = dcp_source_file(s, TORCHDIST_COMMON);
     const struct pk *root = common && common->pt ? pt_root(common->pt) : NULL;
     struct dcp_target *t = NULL;
 

@@ -309,7 +309,7 @@ static void test_set_has_them(void **state)
         struct err e = {0};
 
         if (strcmp(f->name, ".metadata") == 0) {
-            const struct dcp_pickle p = { f->name, f->bytes, f->size, NULL };
+            const struct dcp_pickle p = { f->name, f->bytes, f->size, NULL, "" };
 
             assert_int_equal(dcp_metadata_read(a, &p, &t, r, &e), 0);
             for (int k = 0; k < t.n; k++)

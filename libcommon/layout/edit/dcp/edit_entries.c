@@ -8,6 +8,7 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_write.h"
 #include "libcommon/layout/edit/dcp/edit_chunks.h"
@@ -152,7 +153,7 @@ void edit_entries_add_all(struct edit *x)
 static const char *new_name(struct edit *x)
 {
     for (int i = 0;; i++) {
-        const char *name = arena_fmt(x->arena, "__0_%d.distcp", i);
+        const char *name = arena_fmt(x->arena, "%s__0_%d.distcp", x->s->dcp->folder, i);
         bool taken = false;
 
         for (int k = 0; k < x->n_files; k++)
@@ -280,7 +281,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
         changed[i] = es->entry[i].changed;
     }
     if (rc == 0)
-        rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size, NULL },
+        rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size, NULL, t.folder },
                                   &(struct dcp_change){ &t, changed }, &made->head, e);
     made->size = made->head.len;
     add_seen(x, made);
@@ -304,6 +305,9 @@ static void drop_files(struct edit *x)
     for (int i = 0; i < x->s->n_files; i++)
         if (str_ends(x->s->file[i].name, ".distcp") && names_find(needed, x->s->file[i].name) < 0)
             edit_drop(x, i);
+    /* a list of the files of weights/ alone is no longer true of them */
+    if (*x->s->dcp->folder && dcp_source_file(x->s, MANIFEST_NAME))
+        edit_drop(x, (int)(dcp_source_file(x->s, MANIFEST_NAME) - x->s->file));
 }
 
 /* Returns -1 with ERR_USAGE if two entries have the same name, because a parameter got the name of another entry. */
@@ -333,5 +337,5 @@ int edit_entries_resolve_files(struct edit *x, struct err *e)
     if (rc < 0)
         return -1;
     drop_files(x);
-    return write_metadata(x, edit_find_file(x, source_file(x->s, DCP_METADATA)->file), e);
+    return write_metadata(x, edit_find_file(x, dcp_source_file(x->s, DCP_METADATA)->file), e);
 }

@@ -22,6 +22,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/torchdist.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/tree_edit.h"
@@ -461,10 +462,9 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 /* Returns the index of common.pt in x->s->file, or -1 if there is none. */
 static int find_common_file(const struct edit *x)
 {
-    for (int i = 0; i < x->s->n_files && x->s->layout == &torchdist_layout; i++)
-        if (strcmp(x->s->file[i].name, TORCHDIST_COMMON) == 0)
-            return i;
-    return -1;
+    const struct source_file *f = x->s->layout == &torchdist_layout ? dcp_source_file(x->s, TORCHDIST_COMMON) : NULL;
+
+    return f ? (int)(f - x->s->file) : -1;
 }
 
 /* Replace the argument at `path` in common.pt, if it exists, and if `was` is -1 or equal to its value. */
