@@ -2,13 +2,15 @@
  * layouts.c - identify a path, and call the opener of its layout
  *
  * A path is a tag folder, a folder with a pointer file that names a tag folder in it, or a tar archive of either. The
- * pointer file is `latest`, or, if there is none, `latest_universal` or Megatron's `latest_checkpointed_iteration.txt`.
+ * pointer file is `latest`, or, if there is none, `latest_universal`, Megatron's `latest_checkpointed_iteration.txt` or
+ * Megatron-Bridge's `latest_train_state.pt`. In a run of NeMo, which has none, it is the folder *-last.
  * The files of the tag are listed, and get numbers in source->files. Their names determine the layout.
  *
  * Findings are always added to a report. A caller that passes no report requires a complete checkpoint: for it, the
  * first ERROR makes the open fail.
  *
- * Codes of findings made here: newer_steps W. The codes of each opener are listed in its header (such as deepspeed.h).
+ * Codes of findings made here: newer_steps W, pointers W. The codes of each opener are listed in its header (such as
+ * deepspeed.h).
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -321,7 +323,7 @@ static bool has_marked_path(const char *dir, const char *below, bool (*marks)(co
 
 /* ---- latest ---- */
 
-static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION };
+static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION, LATEST_TRAIN_STATE };
 enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
 
 const char *layout_pointer_name(int i)
@@ -337,11 +339,19 @@ static char *latest_folder(const char *where, char *tag)
 {
     char *folder;
 
-    if (!str_ends(where, latest_names[N_LATEST - 1]) || tag[strspn(tag, "0123456789")])
+    if (!str_ends(where, LATEST_ITERATION) || tag[strspn(tag, "0123456789")])
         return tag;
     folder = str_fmt("iter_%.*s%s", (int)(strlen(tag) < 7 ? 7 - strlen(tag) : 0), "0000000", tag);
     free(tag);
     return folder;
+}
+
+/* Returns the name of the folder of the step in a file latest_train_state.pt of Megatron-Bridge, or NULL. */
+static char *train_state_folder(struct files *f, int file, struct err *e)
+{
+    int64_t step;
+
+    return bridge_read_step(f, file, &step, e) < 0 ? NULL : str_fmt("iter_%07lld", (long long)step);
 }
 
 /*
@@ -554,23 +564,42 @@ static char *find_nemo_last(const char *dir)
     return found;
 }
 
+/* Returns the name of the folder to which the pointer file `where` refers, or NULL with *e set. */
+static char *read_pointer(const char *where, struct err *e)
+{
+    struct files *f;
+    char *text, *tag = NULL;
+    uint64_t len;
+    int file;
+
+    if (!str_ends(where, LATEST_TRAIN_STATE)) {
+        text = file_slurp(where, 4096, &len, e);
+        tag = text ? latest_parse(where, text, len, e) : NULL;
+        free(text);
+        return tag;
+    }
+    f = files_new();
+    file = files_add_path(f, where, e);
+    if (file >= 0)
+        tag = train_state_folder(f, file, e);
+    files_free(f);
+    return tag;
+}
+
 /* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
     char *last;
 
     for (int i = 0; i < N_LATEST; i++) {
-        char *where = path_join(dir, latest_names[i]), *text, *tag = NULL, *path = NULL;
-        uint64_t len;
+        char *where = path_join(dir, latest_names[i]), *tag, *path = NULL;
         struct stat st;
 
         if (stat(where, &st) < 0) {
             free(where);
             continue;
         }
-        text = file_slurp(where, 4096, &len, e);
-        if (text)
-            tag = latest_parse(where, text, len, e);
+        tag = read_pointer(where, e);
         if (tag)
             path = path_join(dir, tag);
         if (path && (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))) {
@@ -578,7 +607,6 @@ static char *latest_follow(const char *dir, struct err *e)
             free(path);
             path = NULL;
         }
-        free(text);
         free(tag);
         free(where);
         return path;
@@ -734,6 +762,45 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
     free(tag);
 }
 
+/* Returns the name of the pointer file that latest_follow() follows in a folder that has one. */
+static const char *followed_pointer(const char *dir)
+{
+    for (int i = 0; i < N_LATEST; i++) {
+        char *where = path_join(dir, latest_names[i]);
+        struct stat st;
+        const bool there = stat(where, &st) == 0;
+
+        free(where);
+        if (there)
+            return latest_names[i];
+    }
+    return latest_names[0];
+}
+
+/*
+ * Warn if latest_train_state.pt, which Megatron-Bridge follows, names another folder than the pointer file that was
+ * followed, or cannot be read.
+ */
+static void compare_pointers(const char *dir, const char *tag_path, struct report *r)
+{
+    char *where = path_join(dir, LATEST_TRAIN_STATE), *tag = path_base(tag_path), *named = NULL;
+    struct err e = {0};
+    struct stat st;
+
+    if (stat(where, &st) == 0 && str_starts(tag, "iter_")) {
+        named = read_pointer(where, &e);
+        if (!named)
+            report_add(r, SEV_WARNING, "pointers", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
+        else if (strcmp(named, tag) != 0)
+            report_add(r, SEV_WARNING, "pointers", where, ERR_NO_BYTE, NULL,
+                       "names %s, from which Megatron-Bridge resumes, but %s is used, which %s names; to use another "
+                       "one, give its folder", named, tag, followed_pointer(dir));
+    }
+    free(named);
+    free(tag);
+    free(where);
+}
+
 /* ---- archives ---- */
 
 /*
@@ -818,6 +885,12 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
     if (!latest) {
         tag = archive_only_tag(path, m, n, marks_tag, e);
         return tag ? archive_nemo_folder(tag, m, n) : NULL;
+    }
+    if (str_ends(latest->name, LATEST_TRAIN_STATE)) {
+        tag = train_state_folder(f, latest->file, e);
+        prefix = tag ? str_fmt("%.*s%s/", prefix_len, latest->name, tag) : NULL;
+        free(tag);
+        return prefix;
     }
     len = files_size(f, latest->file);
     if (len > sizeof text) {
@@ -909,8 +982,10 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         tag_path = is_tag_folder(path) || is_model ? xstrdup(path) : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
-        if (r && strcmp(tag_path, path) != 0)
+        if (r && strcmp(tag_path, path) != 0) {
             find_newer(path, tag_path, r);
+            compare_pointers(path, tag_path, r);
+        }
     } else if (lightning_is_file(path)) {
         const int file = files_add_path(s->files, path, e);
 

@@ -156,14 +156,16 @@ static bool is_bridge_file(const char *name)
            (str_starts(name, "train_dataloader_dprank") && str_ends(name, ".pt"));
 }
 
-/* Read the whole number that a tensor of train_state.pt holds. Returns -1 if there is none, or if it is not sound. */
-static int64_t read_counter(struct source *s, const struct pt *pt, const char *key, bool holes, struct report *r)
+/*
+ * Read the whole number that a tensor of train_state.pt holds. Returns -1 if there is none, with *e set if it cannot be
+ * read.
+ */
+static int64_t read_number(struct files *f, struct arena *a, const struct pt *pt, const char *key, struct err *e)
 {
     static const int64_t begin[TENSOR_MAX_DIM];
     const struct pk *v = pk_get(pt_root(pt), key);
     struct tile_chunk c = {0};
     struct tile_flaw flaw;
-    struct err e = {0};
     struct pt_tensor t;
     struct tmap *m;
     int64_t value;
@@ -171,17 +173,40 @@ static int64_t read_counter(struct source *s, const struct pt *pt, const char *k
     if (!v || !pt_tensor(pt, v, &t) || t.n_elems != 1 || t.dtype != DTYPE_I64)
         return -1;
     c = (struct tile_chunk){ .at = begin, .len = t.shape };
-    c.extent = tile_runs(s->arena, &t, 1, &c.n_extents);
-    m = c.extent ? tile_map(s->arena, &(struct tile_tensor){ t.dtype, t.ndim, t.shape }, &c, 1, &flaw) : NULL;
-    if (!m)
+    c.extent = tile_runs(a, &t, 1, &c.n_extents);
+    m = c.extent ? tile_map(a, &(struct tile_tensor){ t.dtype, t.ndim, t.shape }, &c, 1, &flaw) : NULL;
+    if (!m || tmap_read_checked(m, f, (struct tmap_range){ 0, 0, sizeof value }, &value, e) < 0)
         return -1;
-    if (tmap_read_checked(m, s->files, (struct tmap_range){ 0, 0, sizeof value }, &value, &e) == 0)
+    return value;
+}
+
+/* Read a counter of train_state.pt. Returns -1 if there is none, or, after a finding, if it cannot be read. */
+static int64_t read_counter(struct source *s, const struct pt *pt, const char *key, bool holes, struct report *r)
+{
+    struct err e = {0};
+    const int64_t value = read_number(s->files, s->arena, pt, key, &e);
+
+    if (e.kind == ERR_NONE)
         return value;
     if (holes)
         report_add_lost(r, NULL, &e);
     else
         report_add_err(r, "crc", &e);
     return -1;
+}
+
+int bridge_read_step(struct files *f, int file, int64_t *step, struct err *e)
+{
+    struct arena *a = arena_new(0);
+    struct pt *pt = pt_open(f, file, e);
+
+    *step = pt ? read_number(f, a, pt, "step", e) : -1;
+    if (*step < 0 && e->kind == ERR_NONE)
+        err_data(e, files_name(f, file), ERR_NO_BYTE,
+                 "has no number of steps, a tensor 'step' of int64 that is 0 or more");
+    pt_close(pt);
+    arena_free(a);
+    return *step < 0 ? -1 : 0;
 }
 
 static void read_train_state(struct source *s, int file, bool holes, struct report *r)

@@ -2,8 +2,8 @@
  * torchdist_programs.h - what programs that train with Megatron-core add to its folders (docs/formats.md, section 13)
  *
  * NeMo 2 saves with PyTorch Lightning, whose counters are in common.pt. Its folder has Megatron-core's folder as
- * weights/, and the configuration in context/. Megatron-Bridge adds files: train_state.pt has
- * its counters. Codes of findings:
+ * weights/, and the configuration in context/. Megatron-Bridge adds files: train_state.pt has its counters. Codes of
+ * findings:
  *   crc E            a counter in train_state.pt cannot be read
  *   not_compared N   a model in hf/ or hf_weights/, which is not read; a manifest in weights/
  *   missing_file W   run_config.yaml without train_state.pt, or the reverse; weights/ without context/ or its io.json
@@ -21,6 +21,13 @@
 #define NEMO_CONTEXT_FILE NEMO_CONTEXT "io.json"
 #define NEMO_MODEL_FILE NEMO_CONTEXT "model.yaml"
 
+/*
+ * The pointer file of Megatron-Bridge: a copy of the train_state.pt of the last checkpoint. The number of its folder is
+ * the step.
+ */
+#define LATEST_TRAIN_STATE "latest_train_state.pt"
+
+struct files;
 struct pk;
 
 /* Returns the dict of the optimizer in the root of common.pt, or NULL. NeMo stores a list of this one dict. */
@@ -36,6 +43,8 @@ void nemo_files_read(struct source *s, const struct source_listing *l, bool hole
  * folder is a link. Returns NULL if there is none. The caller frees it.
  */
 char *nemo_find_marker(const char *folder);
+/* Read the step in a file train_state.pt. Returns -1 with *e set if it has none, or cannot be read. */
+MUST_CHECK int bridge_read_step(struct files *f, int file, int64_t *step, struct err *e);
 /*
  * If the listing has a file that only Megatron-Bridge writes, add its files to those of the source, and compare its
  * counters with those in common.pt, or use them where common.pt has none.
