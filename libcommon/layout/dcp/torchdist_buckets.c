@@ -15,7 +15,11 @@
 #include "libcommon/layout/engine/tile_join.h"
 #include "libcommon/plan/tmap_slice.h"
 
-enum { ALIGN = 64, COMPARED = 4096, RANKS_MAX = 1 << 12, BUCKETS_MAX = 1 << 16, KINDS = 3 };
+enum {
+    ALIGN = 64, COMPARED = 4096, RANKS_MAX = 1 << 12, BUFFERS_MAX = 1 << 8, BUCKETS_MAX = 1 << 16, KINDS = 3,
+    TABLE_MAX = 1 << 22,                /* buckets of all buffers */
+    TRIED_MAX = 64                      /* placements whose values are compared */
+};
 
 static const char bucket_prefix[] = "optimizer.distributed.dp_group_idx_";
 static const char *const kind_names[KINDS] = { "param", "exp_avg", "exp_avg_sq" };
@@ -27,6 +31,8 @@ struct state_bucket {
     int64_t n_elems;
     const struct tmap *map[KINDS];
     const struct dcp_entry *entry;      /* that of the masters */
+    size_t n_bounds;
+    int64_t *bound;                     /* [n_bounds] sorted: where chunks of the masters begin and end */
 };
 
 /* The part of a weight that one tensor rank has: one box, or two for a gated MLP. */
@@ -41,18 +47,64 @@ struct placed_param {
     int param;                          /* index in s->param */
     const struct dcp_entry *entry;      /* the entry of its weight; a stack if row >= 0 */
     int row;
+    int run;                            /* the run of parameters that has this one, see bucket_placing */
     int bucket;
     int64_t at;                         /* the parameter's first element in its bucket */
     struct local_part *part;            /* [tp] */
 };
 
+/*
+ * The model is divided into runs of parameters in its order, one for each buffer of a tensor rank: with one buffer on
+ * each pipeline stage, run r is that of stage r; with several, which are those of virtual stages, run r is buffer
+ * r / stages of stage r % stages. Group g of the optimizer is tensor rank g % tp of stage g / tp.
+ */
 struct bucket_placing {
     struct source *s;
-    int tp, n_buckets;                  /* numbers of tensor ranks, and of buckets of each */
-    struct state_bucket *bucket;        /* [tp * n_buckets] */
+    int n_groups, n_buffers, n_buckets; /* numbers of groups, of buffers of each, and of the most buckets of a buffer */
+    struct state_bucket *bucket;        /* [n_groups * n_buffers * n_buckets], see bucket_of() */
+    int tp, stages, n_runs;
     int n;
     struct placed_param *placed;
+    /* a copy of the first parameter, a tied embedding, that the last stage has after its own parameters */
+    bool has_copy;
+    struct placed_param copy;
+    int64_t *ways;                      /* [n_runs * (n + 1)] see count_ways(); -1: not counted yet */
 };
+
+/* A choice of parameters for a run: placed[from] to placed[to - 1], and with `copy` the copy of placed[0]. */
+struct run_choice {
+    int run, from, to;
+    bool copy;
+};
+
+/* The states that the placements which were tried give to the parameters. */
+struct placing_trial {
+    bool compare;
+    struct tmap **map;                  /* [n * KINDS] those of the last placement that fits */
+    int64_t n_fit;
+    const char *why;                    /* why the last other one does not fit */
+};
+
+static struct state_bucket *bucket_of(const struct bucket_placing *x, int group, int buffer, int bucket)
+{
+    return &x->bucket[(group * x->n_buffers + buffer) * x->n_buckets + bucket];
+}
+
+/* Returns the bucket of a run on a tensor rank. */
+static const struct state_bucket *bucket_of_run(const struct bucket_placing *x, int t, int run, int bucket)
+{
+    return bucket_of(x, run % x->stages * x->tp + t, run / x->stages, bucket);
+}
+
+/* Returns the number of buckets of a buffer. */
+static int count_buckets_of(const struct bucket_placing *x, int group, int buffer)
+{
+    int n = 0;
+
+    while (n < x->n_buckets && bucket_of(x, group, buffer, n)->entry)
+        n++;
+    return n;
+}
 
 /* Parse the number that follows `word` in a name. Returns -1 if there is none. */
 static int number_after(const char *name, const char *word, int most)
@@ -74,44 +126,89 @@ static int kind_of_bucket(const char *name)
     return -1;
 }
 
-/* Find the numbers of ranks and buckets. Returns a reason if the names have another form. */
+/* Find the numbers of groups, buffers and buckets. Returns a reason if the names have another form. */
 static const char *count_buckets(struct bucket_placing *x)
 {
     for (int i = 0; i < x->s->dcp->n; i++) {
         const struct dcp_entry *en = &x->s->dcp->entry[i];
-        int rank, bucket;
+        int group, buffer, bucket;
 
         if (!torchdist_is_bucket(en->name))
             continue;
-        rank = number_after(en->name, bucket_prefix, RANKS_MAX);
-        if (!str_starts(en->name, bucket_prefix) || rank < 0)
+        group = number_after(en->name, bucket_prefix, RANKS_MAX);
+        if (!str_starts(en->name, bucket_prefix) || group < 0)
             return "there are several optimizers, or one of experts";
-        x->tp = rank + 1 > x->tp ? rank + 1 : x->tp;
+        x->n_groups = group + 1 > x->n_groups ? group + 1 : x->n_groups;
         if (!en->is_tensor)
             continue;
+        buffer = number_after(en->name, ".gbuf_idx_", BUFFERS_MAX);
         bucket = number_after(en->name, ".bucket_idx_", BUCKETS_MAX);
-        if (number_after(en->name, ".gbuf_idx_", 1) != 0 || bucket < 0 || kind_of_bucket(en->name) < 0 ||
-            en->dtype != DTYPE_F32 || en->ndim != 1)
-            return arena_fmt(x->s->arena, "%s is not a state of fp32 in a bucket of the only buffer", en->name);
+        if (buffer < 0 || bucket < 0 || kind_of_bucket(en->name) < 0 || en->dtype != DTYPE_F32 || en->ndim != 1)
+            return arena_fmt(x->s->arena, "%s is not a state of fp32 in a bucket", en->name);
+        x->n_buffers = buffer + 1 > x->n_buffers ? buffer + 1 : x->n_buffers;
         x->n_buckets = bucket + 1 > x->n_buckets ? bucket + 1 : x->n_buckets;
     }
+    if ((int64_t)x->n_groups * x->n_buffers * x->n_buckets > TABLE_MAX)
+        return "there are more buckets than are tried";
     return x->n_buckets ? NULL : "there are no buckets";
 }
 
-/* Fill in the table of buckets. Returns a reason if one is missing, or if tensor ranks have other lengths. */
+static int by_number(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Fill in the sorted bounds of the bucket's chunks. */
+static void list_bounds(struct arena *a, struct state_bucket *b)
+{
+    b->bound = arena_alloc(a, ((size_t)b->entry->n_chunks * 2 + 1) * sizeof *b->bound);
+    for (int i = 0; i < b->entry->n_chunks; i++) {
+        b->bound[b->n_bounds++] = b->entry->chunk[i].at[0];
+        b->bound[b->n_bounds++] = b->entry->chunk[i].at[0] + b->entry->chunk[i].len[0];
+    }
+    qsort(b->bound, b->n_bounds, sizeof *b->bound, by_number);
+}
+
+/* Returns a reason if a bucket before the last one of its buffer is missing, or if one lacks a state. */
+static const char *check_buckets_whole(struct bucket_placing *x)
+{
+    for (int i = 0; i < x->n_groups * x->n_buffers; i++) {
+        const int group = i / x->n_buffers, buffer = i % x->n_buffers;
+        int n = x->n_buckets;
+
+        while (n > 1 && !bucket_of(x, group, buffer, n - 1)->n_elems)
+            n--;
+        for (int k = 0; k < n; k++) {
+            struct state_bucket *b = bucket_of(x, group, buffer, k);
+
+            if (!b->map[0] || !b->map[1] || !b->map[2])
+                return arena_fmt(x->s->arena, "bucket %d of buffer %d of group %d is missing, or lacks a state", k,
+                                 buffer, group);
+            list_bounds(x->s->arena, b);
+        }
+    }
+    return NULL;
+}
+
+/* Fill in the table of buckets. Returns a reason if one is missing. */
 static const char *list_buckets(struct bucket_placing *x)
 {
     struct source_hit hit;
 
-    x->bucket = arena_alloc(x->s->arena, (size_t)x->tp * (size_t)x->n_buckets * sizeof *x->bucket);
+    x->bucket = arena_alloc(x->s->arena, (size_t)x->n_groups * (size_t)x->n_buffers * (size_t)x->n_buckets *
+                                             sizeof *x->bucket);
     for (int i = 0; i < x->s->dcp->n; i++) {
         const struct dcp_entry *en = &x->s->dcp->entry[i];
-        const int rank = number_after(en->name, bucket_prefix, RANKS_MAX), kind = kind_of_bucket(en->name);
+        const int kind = kind_of_bucket(en->name);
         struct state_bucket *b;
 
         if (!torchdist_is_bucket(en->name) || !en->is_tensor)
             continue;
-        b = &x->bucket[rank * x->n_buckets + number_after(en->name, ".bucket_idx_", BUCKETS_MAX)];
+        b = bucket_of(x, number_after(en->name, bucket_prefix, RANKS_MAX),
+                      number_after(en->name, ".gbuf_idx_", BUFFERS_MAX),
+                      number_after(en->name, ".bucket_idx_", BUCKETS_MAX));
         if (!source_find_entry(x->s, en->name, &hit) || !hit.value || !hit.value->map || b->map[kind] ||
             (b->n_elems && b->n_elems != en->shape[0]))
             return arena_fmt(x->s->arena, "%s cannot be read, or has another length than other states", en->name);
@@ -120,16 +217,20 @@ static const char *list_buckets(struct bucket_placing *x)
         if (kind == 0)
             b->entry = en;
     }
-    for (int i = 0; i < x->tp * x->n_buckets; i++) {
-        const struct state_bucket *b = &x->bucket[i];
+    return check_buckets_whole(x);
+}
 
-        if (!b->map[0] || !b->map[1] || !b->map[2])
-            return arena_fmt(x->s->arena, "bucket %d of tensor rank %d is missing, or lacks a state",
-                             i % x->n_buckets, i / x->n_buckets);
-        if (b->n_elems != x->bucket[i % x->n_buckets].n_elems)
-            return arena_fmt(x->s->arena, "bucket %d of tensor rank %d has another length than that of rank 0",
-                             i % x->n_buckets, i / x->n_buckets);
-    }
+/* Returns a reason if tensor ranks of a stage have buckets of other lengths. */
+static const char *compare_tensor_ranks(const struct bucket_placing *x)
+{
+    for (int g = 0; g < x->n_groups; g++)
+        for (int i = 0; i < x->n_buffers * x->n_buckets; i++) {
+            const int first = g / x->tp * x->tp, buffer = i / x->n_buckets, bucket = i % x->n_buckets;
+
+            if (bucket_of(x, g, buffer, bucket)->n_elems != bucket_of(x, first, buffer, bucket)->n_elems)
+                return arena_fmt(x->s->arena, "bucket %d of buffer %d of group %d has another length than that of "
+                                 "group %d, which is of the same stage", bucket, buffer, g, first);
+        }
     return NULL;
 }
 
@@ -252,108 +353,161 @@ static const char *find_local_parts(const struct bucket_placing *x, struct place
 
 /* ---- places ---- */
 
-static int by_number(const void *a, const void *b)
+/*
+ * Find the numbers of tensor ranks and stages: those that the arguments state; or else tensor ranks are as many as the
+ * chunks of the first weight, the embedding, which is divided over them; or else all groups are tensor ranks.
+ */
+static const char *find_ranks(struct bucket_placing *x)
 {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    const struct pk *args = x->s->run.args;
+    const int64_t stages = pk_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
+    const int64_t tp = pk_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
+    const int n = x->n ? x->placed[0].entry->n_chunks : 0;
 
-    return x < y ? -1 : x > y;
+    if ((tp > 0 && x->n_groups % tp) || (stages > 0 && x->n_groups % stages) ||
+        (tp > 0 && stages > 0 && x->n_groups / tp != stages))
+        return arena_fmt(x->s->arena, "it has %d groups, and the arguments state %" PRId64 " tensor and %" PRId64
+                         " pipeline ranks", x->n_groups, tp, stages);
+    x->tp = tp > 0 ? (int)tp : stages > 0 ? x->n_groups / (int)stages : n > 0 && x->n_groups % n == 0 ? n : x->n_groups;
+    x->stages = x->n_groups / x->tp;
+    x->n_runs = x->stages * x->n_buffers;
+    return NULL;
 }
 
-/* Returns the sorted bounds of the bucket's chunks. The caller frees them. */
-static int64_t *list_bounds(const struct state_bucket *b, size_t *n)
+/* Returns true if layers are different, so that a stage can end between the parameters. */
+static bool stage_may_end(const struct placed_param *before, const struct placed_param *after)
 {
-    int64_t *bound = xcalloc((size_t)b->entry->n_chunks * 2 + 1, sizeof *bound);
+    const int x = torchdist_number_place(before->entry->name), y = torchdist_number_place(after->entry->name);
 
-    *n = 0;
-    for (int i = 0; i < b->entry->n_chunks; i++) {
-        bound[(*n)++] = b->entry->chunk[i].at[0];
-        bound[(*n)++] = b->entry->chunk[i].at[0] + b->entry->chunk[i].len[0];
+    if (x == 0 || x != y || strncmp(before->entry->name, after->entry->name, (size_t)x) != 0)
+        return true;
+    return before->row != after->row || atoi(before->entry->name + x + 1) != atoi(after->entry->name + y + 1);
+}
+
+/* Returns true if chunks of the bucket begin or end at the element. */
+static bool is_bound(const struct state_bucket *b, int64_t at)
+{
+    return bsearch(&at, b->bound, b->n_bounds, sizeof at, by_number) != NULL;
+}
+
+/* Returns a reason if a parameter does not begin and end where chunks of its bucket do, on some tensor rank. */
+static const char *compare_bounds(const struct bucket_placing *x, const struct placed_param *p)
+{
+    for (int t = 0; t < x->tp; t++) {
+        const struct state_bucket *b = bucket_of_run(x, t, p->run, p->bucket);
+
+        if (!is_bound(b, p->at) || !is_bound(b, p->at + p->part[0].n_elems))
+            return arena_fmt(x->s->arena, "no placement fits: parameter %s would be at element %" PRId64 " of bucket "
+                             "%d, where no chunk begins", x->s->param[p->param].name, p->at, p->bucket);
     }
-    qsort(bound, *n, sizeof *bound, by_number);
-    return bound;
+    return NULL;
 }
 
-/* Place all parameters by order and alignment. Returns a reason if buckets do not end with a parameter. */
-static const char *place_by_order(struct bucket_placing *x)
+/* Place the parameters of a run by order and alignment, the last one first. Returns a reason if they do not fit. */
+static const char *place_run(struct bucket_placing *x, const struct run_choice *c)
 {
+    const int n_buckets = count_buckets_of(x, c->run % x->stages * x->tp, c->run / x->stages);
     int bucket = 0;
     int64_t end = 0;
+    const char *why = NULL;
 
-    for (int i = x->n - 1; i >= 0; i--) {
-        struct placed_param *p = &x->placed[i];
+    for (int i = c->copy ? c->to : c->to - 1; i >= c->from && !why; i--) {
+        struct placed_param *p = i == c->to ? &x->copy : &x->placed[i];
         const int64_t n = p->part[0].n_elems;
 
+        p->run = c->run;
         p->bucket = bucket;
         p->at = (end + ALIGN - 1) / ALIGN * ALIGN;
         end = p->at + n;
-        if (bucket == x->n_buckets || end > x->bucket[bucket].n_elems)
+        if (bucket == n_buckets || end > bucket_of_run(x, 0, c->run, bucket)->n_elems)
             return arena_fmt(x->s->arena, "no placement fits: in the order of the model, parameter %s does not end in "
-                             "bucket %d of %d", x->s->param[p->param].name, bucket, x->n_buckets);
-        if (end == x->bucket[bucket].n_elems) {
+                             "bucket %d of %d", x->s->param[p->param].name, bucket, n_buckets);
+        why = compare_bounds(x, p);
+        if (end == bucket_of_run(x, 0, c->run, bucket)->n_elems) {
             bucket++;
             end = 0;
         }
     }
-    return bucket == x->n_buckets && end == 0
-               ? NULL : arena_fmt(x->s->arena, "no placement fits: in the order of the model, the parameters end in "
-                                  "bucket %d of %d", bucket, x->n_buckets);
+    if (!why && (bucket != n_buckets || end != 0))
+        why = arena_fmt(x->s->arena, "no placement fits: in the order of the model, the parameters end in bucket %d of "
+                        "%d", bucket, n_buckets);
+    return why;
 }
 
-/* Returns a reason if a parameter does not begin and end where chunks of its bucket do, on some tensor rank. */
-static const char *compare_bounds(const struct bucket_placing *x)
+/*
+ * Advance to the next choice for a run. Start with to = from. The last run has all parameters that are left, first
+ * without a copy of the embedding, then with one. Returns false after the last choice.
+ */
+static bool next_choice(const struct bucket_placing *x, struct run_choice *c)
 {
-    const char *why = NULL;
-
-    for (int b = 0; b < x->tp * x->n_buckets && !why; b++) {
-        size_t n;
-        int64_t *bound = list_bounds(&x->bucket[b], &n);
-
-        for (int i = 0; i < x->n && !why; i++) {
-            const int64_t at = x->placed[i].at, end = at + x->placed[i].part[0].n_elems;
-
-            if (x->placed[i].bucket == b % x->n_buckets &&
-                (!bsearch(&at, bound, n, sizeof at, by_number) || !bsearch(&end, bound, n, sizeof end, by_number)))
-                why = arena_fmt(x->s->arena, "no placement fits: parameter %s would be at element %" PRId64 " of "
-                                "bucket %d, where no chunk begins", x->s->param[x->placed[i].param].name, at,
-                                x->placed[i].bucket);
-        }
-        free(bound);
+    if (c->run == x->n_runs - 1) {
+        if (c->to == x->n && (c->copy || x->stages == 1))
+            return false;
+        c->copy = c->to == x->n && c->to > c->from;
+        c->to = x->n;
+        return c->to > c->from || c->copy;
     }
-    return why;
+    do
+        c->to++;
+    while (c->to < x->n && !stage_may_end(&x->placed[c->to - 1], &x->placed[c->to]));
+    return c->to < x->n;
+}
+
+/* Returns the number of placements of the parameters from placed[from] on in a run and those after it. */
+static int64_t count_ways(struct bucket_placing *x, int run, int from)
+{
+    struct run_choice c = { .run = run, .from = from, .to = from };
+    int64_t *ways = &x->ways[(size_t)run * ((size_t)x->n + 1) + (size_t)from];
+
+    if (*ways >= 0)
+        return *ways;
+    *ways = 0;
+    while (*ways <= INT32_MAX && next_choice(x, &c))
+        if (!place_run(x, &c))
+            *ways += run == x->n_runs - 1 ? 1 : count_ways(x, run + 1, c.to);
+    return *ways;
 }
 
 /* ---- states ---- */
 
-/* Make the map of a state of one parameter from the buckets of all tensor ranks. Returns a reason if that fails. */
-static const char *join_placed(const struct bucket_placing *x, const struct placed_param *p, int kind,
-                               struct tmap **map)
+/* Add the parts of a parameter's state that tensor rank t has where the parameter is placed. Returns their number. */
+static int add_placed_parts(const struct bucket_placing *x, const struct placed_param *p, int kind, int t,
+                            struct tile_part *part)
 {
-    const struct param *of = &x->s->param[p->param];
-    const int skip = p->row >= 0;
-    struct tile_part *part = xcalloc((size_t)x->tp * 2, sizeof *part);
+    const int ndim = x->s->param[p->param].ndim, skip = p->row >= 0;
+    const struct tmap *m = bucket_of_run(x, t, p->run, p->bucket)->map[kind];
+    uint64_t at = (uint64_t)p->at * sizeof(float);
+
+    for (int b = 0; b < p->part[t].n_boxes; b++) {
+        const struct dcp_chunk *box = p->part[t].box[b];
+        const uint64_t len = (uint64_t)shape_count(p->entry->ndim, box->len) * sizeof(float);
+        /* two parts, so that the result is one slice of extents */
+        const struct tmap *cut = tmap_parts(x->s->arena, (const struct tmap_part[]){ { m, at, len },
+                                                                                    { m, at + len, 0 } }, 2);
+
+        part[b] = (struct tile_part){ .ndim = ndim, .rank = p->run % x->stages * x->tp + t,
+                                      .n_extents = cut->slice[0].n_extents, .extent = cut->slice[0].extent };
+        for (int d = 0; d < ndim; d++) {
+            part[b].at[d] = box->at[d + skip];
+            part[b].len[d] = box->len[d + skip];
+        }
+        at += len;
+    }
+    return p->part[t].n_boxes;
+}
+
+/* Make the map of a state of placed[i] from the buckets of all tensor ranks. Returns a reason if that fails. */
+static const char *join_placed(const struct bucket_placing *x, int i, int kind, struct tmap **map)
+{
+    const struct param *of = &x->s->param[x->placed[i].param];
+    struct tile_part *part = xcalloc((size_t)x->tp * 4, sizeof *part);
     const char *why = NULL;
     int n = 0;
 
     for (int t = 0; t < x->tp; t++) {
-        const struct tmap *m = x->bucket[t * x->n_buckets + p->bucket].map[kind];
-        uint64_t at = (uint64_t)p->at * sizeof(float);
-
-        for (int b = 0; b < p->part[t].n_boxes; b++) {
-            const struct dcp_chunk *box = p->part[t].box[b];
-            const uint64_t len = (uint64_t)shape_count(p->entry->ndim, box->len) * sizeof(float);
-            /* two parts, so that the result is one slice of extents */
-            const struct tmap *cut = tmap_parts(x->s->arena, (const struct tmap_part[]){ { m, at, len },
-                                                                                        { m, at + len, 0 } }, 2);
-
-            part[n] = (struct tile_part){ .ndim = of->ndim, .rank = t, .n_extents = cut->slice[0].n_extents,
-                                          .extent = cut->slice[0].extent };
-            for (int d = 0; d < of->ndim; d++) {
-                part[n].at[d] = box->at[d + skip];
-                part[n].len[d] = box->len[d + skip];
-            }
-            at += len;
-            n++;
-        }
+        n += add_placed_parts(x, &x->placed[i], kind, t, part + n);
+        if (i == 0 && x->has_copy)
+            n += add_placed_parts(x, &x->copy, kind, t, part + n);
     }
     *map = tile_join(x->s->arena, &(struct tile_tensor){ DTYPE_F32, of->ndim, of->shape }, part, n, &why);
     free(part);
@@ -382,26 +536,78 @@ static const char *compare_masters(const struct bucket_placing *x, const struct 
     return why;
 }
 
-/* Make the maps of all states, and set them if none of them fails. Returns a reason if one does. */
-static const char *set_bucket_states(const struct bucket_placing *x, bool compare)
+/* Make the maps of all states by the places of the parameters. Returns a reason if values contradict the places. */
+static const char *make_bucket_states(const struct bucket_placing *x, bool compare, struct tmap **map)
 {
-    struct tmap **map = arena_alloc(x->s->arena, ((size_t)x->n * KINDS + 1) * sizeof(*map));
     const char *why = NULL;
 
     for (int i = 0; i < x->n && !why; i++) {
         for (int k = 0; k < KINDS && !why; k++)
-            why = join_placed(x, &x->placed[i], k, &map[i * KINDS + k]);
+            why = join_placed(x, i, k, &map[i * KINDS + k]);
         if (!why && compare)
             why = compare_masters(x, &x->s->param[x->placed[i].param], map[i * KINDS]);
     }
-    for (int i = 0; i < x->n * KINDS && !why; i++)
-        x->s->param[x->placed[i / KINDS].param].state[kind_state[i % KINDS]] = map[i];
     return why;
+}
+
+/* Try all placements of the parameters from placed[from] on in a run and those after it by their values. */
+static void try_placements(struct bucket_placing *x, int run, int from, struct placing_trial *trial)
+{
+    struct run_choice c = { .run = run, .from = from, .to = from };
+    struct tmap **map;
+    const char *why;
+
+    if (run == x->n_runs) {
+        map = arena_alloc(x->s->arena, ((size_t)x->n * KINDS + 1) * sizeof(*map));
+        why = make_bucket_states(x, trial->compare, map);
+        if (why)
+            trial->why = why;
+        else
+            trial->map = map;
+        trial->n_fit += !why;
+        return;
+    }
+    while (next_choice(x, &c)) {
+        if (run < x->n_runs - 1 && count_ways(x, run + 1, c.to) == 0)
+            continue;
+        x->has_copy = c.copy;
+        if (!place_run(x, &c))
+            try_placements(x, run + 1, c.to, trial);
+    }
+}
+
+/* Place all parameters, and set their states. Returns a reason if no placement fits, or if several do. */
+static const char *set_bucket_states(struct bucket_placing *x, bool compare)
+{
+    struct placing_trial trial = { .compare = compare };
+    const size_t n_ways = (size_t)x->n_runs * ((size_t)x->n + 1);
+    int64_t n;
+
+    x->ways = arena_alloc(x->s->arena, n_ways * sizeof *x->ways);
+    memset(x->ways, -1, n_ways * sizeof *x->ways);
+    if (x->n)
+        x->copy = x->placed[0];
+    n = count_ways(x, 0, 0);
+    if (n == 0 && x->n_runs == 1)
+        return place_run(x, &(struct run_choice){ 0, 0, x->n, false });
+    if (n == 0)
+        return arena_fmt(x->s->arena, "no placement fits: the parameters in the order of the model cannot be divided "
+                         "over the buckets of %d stages with %d buffers", x->stages, x->n_buffers);
+    if (n <= TRIED_MAX)
+        try_placements(x, 0, 0, &trial);
+    if (n > TRIED_MAX || trial.n_fit > 1)
+        return arena_fmt(x->s->arena, "%" PRId64 " placements fit, which divide the parameters over stages in other "
+                         "ways", n > TRIED_MAX ? n : trial.n_fit);
+    if (trial.n_fit == 0)
+        return trial.why;
+    for (int i = 0; i < x->n * KINDS; i++)
+        x->s->param[x->placed[i / KINDS].param].state[kind_state[i % KINDS]] = trial.map[i];
+    return NULL;
 }
 
 /* ---- settings ---- */
 
-/* Returns the value in this object of a tensor rank, which is the only item of a list, or NULL. *name: its name. */
+/* Returns the value in this object of a group, which is the only item of a list, or NULL. *name: its name. */
 static const struct pk *find_rank_object(const struct bucket_placing *x, int t, const char *what, const char **name)
 {
     const struct pk *tree = NULL;
@@ -417,43 +623,47 @@ static const struct pk *find_rank_object(const struct bucket_placing *x, int t, 
 }
 
 /*
- * Compare the lengths of buckets that a tensor rank's object lists, [{(types): [length, ...]}], with the buckets.
- * Lengths with padding may be larger. Returns a reason if they differ.
+ * Compare the lengths of buckets that a group's object lists, [{(types): [length, ...]}, ...] by buffer, with the
+ * buckets. Lengths with padding may be larger. Returns a reason if they differ.
  */
-static const char *compare_lengths(const struct bucket_placing *x, int t, const char *what, bool padded)
+static const char *compare_lengths(const struct bucket_placing *x, int group, const char *what, bool padded)
 {
     const char *name;
-    uint32_t n = 0, n_pairs = 0;
-    struct pk **item = pk_items(find_rank_object(x, t, what, &name), &n);
-    struct pk **pair = item && n == 1 ? pk_pairs(item[0], &n_pairs) : NULL;
-    struct pk **length = pair && n_pairs == 1 ? pk_items(pair[1], &n) : NULL;
+    uint32_t n = 0, n_items = 0, n_pairs = 0;
+    struct pk **item = pk_items(find_rank_object(x, group, what, &name), &n_items);
 
-    if (!length || n != (uint32_t)x->n_buckets)
-        return arena_fmt(x->s->arena, "%s is missing, or does not list the lengths of %d buckets", name, x->n_buckets);
-    for (int b = 0; b < x->n_buckets; b++) {
-        const int64_t have = x->bucket[t * x->n_buckets + b].n_elems;
-        int64_t stated = -1;
+    for (int k = 0; k < x->n_buffers; k++) {
+        const int n_buckets = count_buckets_of(x, group, k);
+        struct pk **pair = item && n_items == (uint32_t)x->n_buffers ? pk_pairs(item[k], &n_pairs) : NULL;
+        struct pk **length = pair && n_pairs == 1 ? pk_items(pair[1], &n) : NULL;
 
-        pk_as_int(length[b], &stated);
-        if (padded ? stated < have : stated != have)
-            return arena_fmt(x->s->arena, "%s states %" PRId64 " elements for bucket %d, which has %" PRId64, name,
-                             stated, b, have);
+        if (!length || n != (uint32_t)n_buckets)
+            return arena_fmt(x->s->arena, "%s is missing, or does not list the lengths of %d buckets", name, n_buckets);
+        for (int b = 0; b < n_buckets; b++) {
+            const int64_t have = bucket_of(x, group, k, b)->n_elems;
+            int64_t stated = -1;
+
+            pk_as_int(length[b], &stated);
+            if (padded ? stated < have : stated != have)
+                return arena_fmt(x->s->arena, "%s states %" PRId64 " elements for bucket %d, which has %" PRId64, name,
+                                 stated, b, have);
+        }
     }
     return NULL;
 }
 
-/* Find the settings, which each tensor rank has. Returns a reason if they differ or are missing. */
+/* Find the settings, which each group has. Returns a reason if they differ or are missing. */
 static const char *find_bucket_settings(const struct bucket_placing *x, const struct pk **optimizer)
 {
     *optimizer = NULL;
-    for (int t = 0; t < x->tp; t++) {
+    for (int t = 0; t < x->n_groups; t++) {
         const char *name;
         const struct pk *own = find_rank_object(x, t, "optimizer", &name);
 
         if (!pk_get(own, "param_groups"))
             return arena_fmt(x->s->arena, "%s does not have the settings of the optimizer", name);
         if (*optimizer && !pk_same_text(*optimizer, own))
-            return "tensor ranks have different settings of the optimizer";
+            return "tensor ranks or stages have different settings of the optimizer";
         *optimizer = own;
     }
     return NULL;
@@ -480,25 +690,22 @@ static void remove_buckets(struct source *s)
 const char *torchdist_place_buckets(struct source *s, bool compare, const struct pk **optimizer)
 {
     struct bucket_placing x = { .s = s };
-    const int64_t stages = pk_int_or(pk_get(s->run.args, "pipeline_model_parallel_size"), 1);
-    const char *why = stages > 1 ? "with several pipeline ranks, its buckets are those of stages" : NULL;
+    const char *why = count_buckets(&x);
 
     if (!why)
-        why = count_buckets(&x);
-    if (!why)
         why = list_buckets(&x);
-    for (int t = 0; t < x.tp && !why; t++)
-        why = compare_lengths(&x, t, "per_bucket_numel_unpadded", false);
-    for (int t = 0; t < x.tp && !why; t++)
-        why = compare_lengths(&x, t, "per_bucket_numel", true);
+    for (int g = 0; g < x.n_groups && !why; g++)
+        why = compare_lengths(&x, g, "per_bucket_numel_unpadded", false);
+    for (int g = 0; g < x.n_groups && !why; g++)
+        why = compare_lengths(&x, g, "per_bucket_numel", true);
     if (!why)
         why = order_params(&x);
+    if (!why)
+        why = find_ranks(&x);
+    if (!why)
+        why = compare_tensor_ranks(&x);
     for (int i = 0; i < x.n && !why; i++)
         why = find_local_parts(&x, &x.placed[i]);
-    if (!why)
-        why = place_by_order(&x);
-    if (!why)
-        why = compare_bounds(&x);
     if (!why)
         why = find_bucket_settings(&x, optimizer);
     if (!why)
