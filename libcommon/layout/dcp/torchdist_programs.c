@@ -13,11 +13,11 @@
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/check/torchdist_config.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/torchdist.h"
 
 #define TRAIN_STATE "train_state.pt"
-#define RUN_CONFIG "run_config.yaml"
 
 /* ---- NeMo 2 ---- */
 
@@ -114,6 +114,7 @@ char *nemo_find_marker(const char *folder)
 void nemo_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r)
 {
     const enum severity severity = s->accept_mismatch || holes ? SEV_WARNING : SEV_ERROR;
+    const int model_file = dcp_listed_at_top(l, NEMO_MODEL_FILE);
     char *marker = nemo_find_marker(s->path);
     bool other_model = false, context = false;
 
@@ -136,6 +137,12 @@ void nemo_files_read(struct source *s, const struct source_listing *l, bool hole
     else if (dcp_listed_at_top(l, NEMO_CONTEXT_FILE) < 0)
         report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
                    "has no " NEMO_CONTEXT_FILE ", from which NeMo makes the model");
+    if (model_file >= 0)
+        torchdist_config_check(s, &(struct torchdist_config){ model_file, "config", "module." }, r);
+    else if (context)
+        report_add(r, SEV_NOTE, SOURCE_NOT_COMPARED, s->path, ERR_NO_BYTE, NULL,
+                   "the configuration in " NEMO_CONTEXT " is not compared with the tensors: there is no "
+                   NEMO_MODEL_FILE);
     if (marker)
         report_add(r, severity, "unfinished", s->path, ERR_NO_BYTE, NULL,
                    "NeMo's marker %s is there: the save did not finish; use another checkpoint, or remove the marker "
@@ -264,7 +271,9 @@ void bridge_files_read(struct source *s, const struct source_listing *l, bool ho
         report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
                    "has " RUN_CONFIG " of Megatron-Bridge, but no " TRAIN_STATE ": a run that resumes has no number of "
                    "consumed samples");
-    if (config < 0)
+    if (config >= 0)
+        torchdist_config_check(s, &(struct torchdist_config){ config, "model", "" }, r);
+    else
         report_add(r, SEV_WARNING, "missing_file", s->path, ERR_NO_BYTE, NULL,
                    "has " TRAIN_STATE " of Megatron-Bridge, but no " RUN_CONFIG ": the model's configuration is lost");
     if (model)

@@ -16,6 +16,7 @@
 
 #include "libcommon/layout/layouts.h"
 
+#define RUN_CONFIG "run_config.yaml"        /* of Megatron-Bridge */
 #define NEMO_WEIGHTS "weights/"
 #define NEMO_CONTEXT "context/"
 #define NEMO_CONTEXT_FILE NEMO_CONTEXT "io.json"

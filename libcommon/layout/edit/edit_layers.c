@@ -170,5 +170,7 @@ int edit_pick_layers(struct edit *x, const int *picked, int n, struct report *no
         return -1;
     }
     select_edit_layers(x, to, picked, n);
+    if (n != n_layers)
+        edit_core_report_configs(x, "num_layers", notes);
     return edit_states_apply(x, to, notes, e);
 }

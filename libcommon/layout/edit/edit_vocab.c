@@ -177,6 +177,8 @@ static int resize_vocab(struct edit *x, struct edit_states *to, struct edit_rows
     }
     if (rc == 0)
         rc = edit_core_vocab(x, q, e);
+    if (rc == 0 && q->rows != was)
+        edit_core_report_configs(x, "vocab_size", notes);
     to->config = rc < 0 ? NULL : json_pack("{s:I}", "vocab_size", (json_int_t)q->rows);
     free(has);
     return rc;

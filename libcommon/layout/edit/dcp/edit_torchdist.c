@@ -25,6 +25,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/torchdist.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist_programs.h"
 #include "libcommon/layout/tree_edit.h"
 
 /* ---- numbers of layers in names ---- */
@@ -533,6 +534,16 @@ int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e)
 
     return put_common_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
            : edit_positive_arg(x, "vocab_size") ? put_common_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
+}
+
+void edit_core_report_configs(const struct edit *x, const char *size, struct report *notes)
+{
+    static const char *const names[] = { RUN_CONFIG, NEMO_MODEL_FILE, NEMO_CONTEXT_FILE };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && x->s->layout == &torchdist_layout; i++)
+        if (source_file(x->s, names[i]))
+            report_add(notes, SEV_WARNING, "config", NULL, ERR_NO_BYTE, NULL,
+                       "%s of the result still has the %s of %s; change it there", names[i], size, x->s->path);
 }
 
 int edit_core_drop_optimizer(struct edit *x, struct err *e)

@@ -32,6 +32,11 @@ MUST_CHECK int edit_core_cast(struct edit *x, enum dtype to, struct err *e);
  */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
 MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);
+/*
+ * Warn about each file with a configuration of NeMo or Megatron-Bridge that is kept, and in which a size of the model,
+ * such as "num_layers", is no longer true.
+ */
+void edit_core_report_configs(const struct edit *x, const char *size, struct report *notes);
 /* Remove the settings of the optimizer. Returns -1 with ERR_DATA if common.pt cannot be changed. */
 MUST_CHECK int edit_core_drop_optimizer(struct edit *x, struct err *e);
 
