@@ -11,6 +11,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/plan.h"
@@ -92,6 +93,18 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
     return rc;
 }
 
+/*
+ * Drop the manifest in the folder that has the files of entries, which an edit makes untrue. That of the checkpoint
+ * itself is written again.
+ */
+static void drop_inner_manifest(struct edit *x)
+{
+    const struct source_file *f = x->s->dcp && *x->s->dcp->folder ? dcp_source_file(x->s, MANIFEST_NAME) : NULL;
+
+    if (f)
+        edit_drop(x, (int)(f - x->s->file));
+}
+
 struct edit *edit_new(struct source *s, struct err *e)
 {
     struct edit *x;
@@ -116,6 +129,7 @@ struct edit *edit_new(struct source *s, struct err *e)
         edit_free(x);
         return NULL;
     }
+    drop_inner_manifest(x);
     return x;
 }
 

@@ -8,7 +8,6 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_write.h"
 #include "libcommon/layout/edit/dcp/edit_chunks.h"
@@ -305,9 +304,6 @@ static void drop_files(struct edit *x)
     for (int i = 0; i < x->s->n_files; i++)
         if (str_ends(x->s->file[i].name, ".distcp") && names_find(needed, x->s->file[i].name) < 0)
             edit_drop(x, i);
-    /* a list of the files of weights/ alone is no longer true of them */
-    if (*x->s->dcp->folder && dcp_source_file(x->s, MANIFEST_NAME))
-        edit_drop(x, (int)(dcp_source_file(x->s, MANIFEST_NAME) - x->s->file));
 }
 
 /* Returns -1 with ERR_USAGE if two entries have the same name, because a parameter got the name of another entry. */
