@@ -18,7 +18,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/dcp/torchdist_buckets.h"
+#include "libcommon/layout/dcp/buckets/torchdist_buckets.h"
 #include "libcommon/layout/dcp/check/torchdist_masters.h"
 #include "libcommon/layout/dcp/check/torchdist_modules.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
@@ -467,17 +467,14 @@ static void check_steps_there(const struct source *s, struct report *r)
 /* Set the step of the run to that of the groups in a distributed optimizer's own settings, which are equal. */
 static void read_bucket_step(struct source *s, struct report *r)
 {
-    uint32_t n = 0;
-    struct pk **group = pk_items(pk_get(s->run.optimizer, "param_groups"), &n);
-
-    for (uint32_t g = 0; group && g < n; g++) {
+    for (int g = 0; g < s->groups->n; g++) {
         double step;
 
-        if (!pk_as_double(pk_get(group[g], "step"), &step))
+        if (!pk_as_double(pk_get(s->groups->group[g].settings, "step"), &step))
             continue;
         if (!adam_step_is_valid(step) || (s->run.opt_step >= 0 && s->run.opt_step != (int64_t)step)) {
             report_add(r, SEV_ERROR, "mixed_saves", s->path, ERR_NO_BYTE, NULL,
-                       "the step of group %u of the distributed optimizer is %g, which is no number of steps or not "
+                       "the step of group %d of the distributed optimizer is %g, which is no number of steps or not "
                        "that of the other groups", g, step);
             return;
         }

@@ -91,6 +91,7 @@ struct torchdist_keys {
     const struct source *s;
     struct dcp_target *t;
     enum torchdist_optimizer how;
+    bool chained;                       /* names of states begin with the number of their optimizer, as in chained_1. */
     int n, cap, n_prefixes;
     struct torchdist_key *key;
     struct names *known, *prefix;
@@ -213,9 +214,18 @@ static void add_torchdist_entry(struct torchdist_keys *ks, const struct torchdis
 /* Add entries for the masters and moments of a key of the distributed optimizer. */
 static void add_distributed_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
 {
-    add_torchdist_entry(ks, k, one, STATE_FP32, "optimizer.state.param.");
-    add_torchdist_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
-    add_torchdist_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
+    static const char *const begin[3][3] = {
+        { "optimizer.state.param.", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq." },
+        { "chained_0.optimizer.state.param.", "chained_0.optimizer.state.exp_avg.",
+          "chained_0.optimizer.state.exp_avg_sq." },
+        { "chained_1.optimizer.state.param.", "chained_1.optimizer.state.exp_avg.",
+          "chained_1.optimizer.state.exp_avg_sq." },
+    };
+    const int which = !ks->chained ? 0 : strstr(k->name, ".experts.experts.") ? 2 : 1;
+
+    add_torchdist_entry(ks, k, one, STATE_FP32, begin[which][0]);
+    add_torchdist_entry(ks, k, one, STATE_EXP_AVG, begin[which][1]);
+    add_torchdist_entry(ks, k, one, STATE_EXP_AVG_SQ, begin[which][2]);
 }
 
 /*
@@ -456,6 +466,24 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
 
 /* ---- target for a source of the same layout ---- */
 
+/* Returns true if the source has an optimizer of experts and one of other parameters, in a dict under their numbers. */
+static bool has_two_optimizers(const struct source *s)
+{
+    return !pk_get(s->run.optimizer, "param_groups");
+}
+
+/*
+ * Returns true if Megatron-core's loader expects the number of an optimizer in the names of its states: if there are
+ * two and content_metadata does not state otherwise.
+ */
+static bool has_numbered_states(const struct source *s)
+{
+    const struct source_file *common = source_file(s, TORCHDIST_COMMON);
+    const struct pk *metadata = pk_get(pt_root(common->pt), "content_metadata");
+
+    return has_two_optimizers(s) && !pk_int_or(pk_get(metadata, "chained_optim_avoid_prefix"), 0);
+}
+
 /*
  * Add the states that were read from the buckets of a distributed optimizer, under the keys of their weights. If the
  * source has stacks, they are stacks.
@@ -463,7 +491,8 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
 static int add_bucket_states(struct dcp_target *t, struct err *e)
 {
     const struct source *s = t->src;
-    struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena) };
+    struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena),
+                                 .chained = has_numbered_states(s) };
     const size_t n = (size_t)t->table.n, room = n + 3 * (size_t)s->n_params + 1;
     struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
     struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
@@ -492,6 +521,23 @@ static int add_bucket_states(struct dcp_target *t, struct err *e)
     return rc;
 }
 
+/* Returns the settings of two optimizers, whose groups are those of g, in a dict under the optimizers' numbers. */
+static struct pk *make_two_optimizers(const struct dcp_target *t, const struct optim_groups *g)
+{
+    struct pk *both = pk_dict(t->arena);
+    uint32_t n_first = 0;
+
+    pk_items(pk_get(pk_pairs(t->src->run.optimizer, &n_first)[1], "param_groups"), &n_first);
+    for (int k = 0, from = 0; k < 2; k++) {
+        const int to = k == 0 && (int)n_first < g->n ? (int)n_first : g->n;
+        const struct optim_groups own = { .how = g->how, .n = to - from, .group = g->group + from };
+
+        pk_set(t->arena, both, pk_int(t->arena, k), make_torchdist_optimizer(t, TORCHDIST_DISTRIBUTED, &own));
+        from = to;
+    }
+    return both;
+}
+
 /* Returns the root of common.pt for a target in which the optimizer's states have the form of their parameters. */
 static const struct pk *root_with_whole_states(struct dcp_target *t, const struct pk *root, struct err *e)
 {
@@ -502,7 +548,9 @@ static const struct pk *root_with_whole_states(struct dcp_target *t, const struc
         return changed;
     if (optim_groups_read(t->src, t->arena, &g, e) < 0)
         return NULL;
-    pk_set_str(t->arena, changed, "optimizer", make_torchdist_optimizer(t, TORCHDIST_DISTRIBUTED, &g));
+    pk_set_str(t->arena, changed, "optimizer",
+               has_two_optimizers(t->src) ? make_two_optimizers(t, &g)
+                                          : make_torchdist_optimizer(t, TORCHDIST_DISTRIBUTED, &g));
     return changed;
 }
 

@@ -1,11 +1,12 @@
 """Megatron-core's distributed optimizer on pipeline stages and with experts, saved as dp_reshardable, on CPUs.
 
 Under torchrun:  buckets_check.py OUT TP PP VPP EP KIND [BUCKET]
-KIND is tied, untied or moe, BUCKET the size of a bucket, LAYERS (of the environment) the number of layers. The
-gradients are random numbers that depend on the parameter's name alone, so that no stage waits for another. OUT receives
+KIND is tied, untied, moe, or same (experts whose weights are all equal), BUCKET the size of a bucket, LAYERS (of the
+environment) the number of layers. The gradients are random numbers that depend on the parameter's name alone, so that no stage waits for another. OUT receives
 the checkpoint, OUT.sha256 the digests of the states that the optimizers themselves have.
   stages   torchrun --nproc-per-node 4  OUT 1 2 1 1 tied           tensor   LAYERS=2, 4 ranks  OUT 2 2 1 1 tied 600
-  virtual  LAYERS=4, 2 ranks            OUT 1 2 2 1 untied
+  virtual  LAYERS=4, 2 ranks            OUT 1 2 2 1 untied         experts  4 ranks            OUT 1 2 1 2 moe
+  same     LAYERS=1, 2 ranks            OUT 1 1 1 2 same           one      2 ranks            OUT 1 1 1 1 moe
 """
 import hashlib
 import os
@@ -31,14 +32,15 @@ def build(tp, pp, vpp, ep, kind, bucket):
     from megatron.core.transformer.transformer_config import TransformerConfig
     ps.initialize_model_parallel(tp, pp, virtual_pipeline_model_parallel_size=vpp if vpp > 1 else None,
                                  expert_model_parallel_size=ep, expert_tensor_parallel_size=1)
-    more = {"num_moe_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 8} if kind == "moe" else {}
+    more = {"num_moe_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 8} if kind in ("moe", "same") else {}
     c = TransformerConfig(
         num_layers=LAYERS, hidden_size=HIDDEN, ffn_hidden_size=12, num_attention_heads=2, use_cpu_initialization=True,
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
         expert_tensor_parallel_size=1, sequence_parallel=tp > 1 and ep > 1,
         virtual_pipeline_model_parallel_size=vpp if vpp > 1 else None, pipeline_dtype=torch.bfloat16, bf16=True,
         params_dtype=torch.bfloat16, attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False,
-        masked_softmax_fusion=False, gradient_accumulation_fusion=False, gated_linear_unit=True, add_bias_linear=False,
+        masked_softmax_fusion=False, gradient_accumulation_fusion=False, gated_linear_unit=kind != "same",
+        add_bias_linear=False,
         activation_func=torch.nn.functional.silu, normalization="RMSNorm", **more)
     models = []
     for v in range(vpp):
@@ -54,12 +56,14 @@ def build(tp, pp, vpp, ep, kind, bucket):
     for m in models:            # the same weights for a key on every rank, also for both copies of a tied embedding
         for n, p in m.named_parameters():
             fill(p, key_of(m, n), 7, 0.5)
+            if kind == "same" and "experts" in n:
+                p.data.fill_(0.5)
     models = [DistributedDataParallel(
         config=c, module=m, disable_bucketing=v > 0, ddp_config=DistributedDataParallelConfig(
             grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=bool(bucket),
             bucket_size=bucket or None)) for v, m in enumerate(models)]
     return models, get_megatron_optimizer(OptimizerConfig(
-        optimizer="adam", lr=3e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
+        optimizer="adam", lr=1e-5 if kind == "same" else 3e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
         use_distributed_optimizer=True, clip_grad=0.0), models)
 
 

@@ -161,7 +161,7 @@ static void check_optimizer(const struct settings_check *c, int number, bool apa
     if (o->n_states && !o->listed)
         report_settings(c, o->first, "is a state of optimizer %d, but " TORCHDIST_COMMON " has no settings "
                         "optimizer.%d", number);
-    else if (o->n_states && o->n_groups == 0)
+    else if (o->n_states && o->n_groups == 0 && !c->buckets)
         report_add(c->r, SEV_WARNING, "groups", c->s->path, ERR_NO_BYTE, o->first,
                    "is a state of optimizer %d, whose settings in " TORCHDIST_COMMON " have no group", number);
     if (o->n_groups && apart && !o->n_states)

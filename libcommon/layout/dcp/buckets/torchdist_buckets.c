@@ -1,7 +1,7 @@
 /*
  * torchdist_buckets.c - find the place of each parameter in the buckets of a distributed optimizer
  */
-#include "libcommon/layout/dcp/torchdist_buckets.h"
+#include "libcommon/layout/dcp/buckets/torchdist_buckets.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,12 +16,15 @@
 #include "libcommon/plan/tmap_slice.h"
 
 enum {
-    ALIGN = 64, COMPARED = 4096, RANKS_MAX = 1 << 12, BUFFERS_MAX = 1 << 8, BUCKETS_MAX = 1 << 16, KINDS = 3,
+    ALIGN = 64, COMPARED = 4096, RANKS_MAX = 1 << 12, EXPERTS_MAX = 1 << 16, BUFFERS_MAX = 1 << 8,
+    BUCKETS_MAX = 1 << 16, KINDS = 3,
     TABLE_MAX = 1 << 22,                /* buckets of all buffers */
     TRIED_MAX = 64                      /* placements whose values are compared */
 };
 
 static const char bucket_prefix[] = "optimizer.distributed.dp_group_idx_";
+static const char *const chained_prefix[] = { "chained_0.optimizer.distributed.dp_group_idx_",
+                                              "chained_1.optimizer.distributed.dp_group_idx_" };
 static const char *const kind_names[KINDS] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum state kind_state[KINDS] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
@@ -35,34 +38,45 @@ struct state_bucket {
     int64_t *bound;                     /* [n_bounds] sorted: where chunks of the masters begin and end */
 };
 
-/* The part of a weight that one tensor rank has: one box, or two for a gated MLP. */
+/* The part of a piece that one tensor rank has: one box, or two for a gated MLP. */
 struct local_part {
     int n_boxes;
     const struct dcp_chunk *box[2];
     int64_t n_elems;
 };
 
-/* A parameter, in the order of the model. */
+/* A parameter, or one expert's piece of it, in the order of the model. */
 struct placed_param {
     int param;                          /* index in s->param */
     const struct dcp_entry *entry;      /* the entry of its weight; a stack if row >= 0 */
     int row;
+    int expert;                         /* which of the experts of an expert-parallel rank; -1: the whole weight */
+    int next;                           /* the next piece of the same parameter in the list; -1: there is none */
     int run;                            /* the run of parameters that has this one, see bucket_placing */
     int bucket;
     int64_t at;                         /* the parameter's first element in its bucket */
     struct local_part *part;            /* [tp] */
 };
 
+/* Which parameters an optimizer has. With expert parallelism, experts have an optimizer of their own, the second. */
+enum placed_kind { PLACED_ALL, PLACED_OTHERS, PLACED_EXPERTS };
+
 /*
  * The model is divided into runs of parameters in its order, one for each buffer of a tensor rank: with one buffer on
  * each pipeline stage, run r is that of stage r; with several, which are those of virtual stages, run r is buffer
- * r / stages of stage r % stages. Group g of the optimizer is tensor rank g % tp of stage g / tp.
+ * r / stages of stage r % stages. Group g of the optimizer is tensor rank g % tp of stage g / tp. For experts, the
+ * tensor ranks are etp expert-tensor ranks of ep expert-parallel ranks.
  */
 struct bucket_placing {
     struct source *s;
+    enum placed_kind kind;
+    const char *prefix;                 /* the text before the number of the group in names of entries */
     int n_groups, n_buffers, n_buckets; /* numbers of groups, of buffers of each, and of the most buckets of a buffer */
     struct state_bucket *bucket;        /* [n_groups * n_buffers * n_buckets], see bucket_of() */
     int tp, stages, n_runs;
+    int ep, etp;                        /* tp = ep * etp where ranks have experts of their own, otherwise ep is 1 */
+    int n_ordered;
+    struct placed_param *ordered;       /* the parameters in the order of the model, experts not divided */
     int n;
     struct placed_param *placed;
     /* a copy of the first parameter, a tied embedding, that the last stage has after its own parameters */
@@ -80,8 +94,9 @@ struct run_choice {
 /* The states that the placements which were tried give to the parameters. */
 struct placing_trial {
     bool compare;
-    struct tmap **map;                  /* [n * KINDS] those of the last placement that fits */
-    int64_t n_fit;
+    struct tmap **map;                  /* [n_params * KINDS] those of a placement that fits; NULL: not placed */
+    int64_t n_ways;                     /* placements that lengths and bounds permit */
+    int64_t n_fit;                      /* those that the values permit */
     const char *why;                    /* why the last other one does not fit */
 };
 
@@ -116,6 +131,12 @@ static int number_after(const char *name, const char *word, int most)
     return number < most ? number : -1;
 }
 
+/* Returns true if the entry is one of the optimizer. */
+static bool is_own_entry(const struct bucket_placing *x, const char *name)
+{
+    return str_starts(name, x->prefix);
+}
+
 static int kind_of_bucket(const char *name)
 {
     const char *end = strrchr(name, '.');
@@ -133,11 +154,11 @@ static const char *count_buckets(struct bucket_placing *x)
         const struct dcp_entry *en = &x->s->dcp->entry[i];
         int group, buffer, bucket;
 
-        if (!torchdist_is_bucket(en->name))
+        if (!is_own_entry(x, en->name))
             continue;
         group = number_after(en->name, bucket_prefix, RANKS_MAX);
-        if (!str_starts(en->name, bucket_prefix) || group < 0)
-            return "there are several optimizers, or one of experts";
+        if (group < 0)
+            return arena_fmt(x->s->arena, "%s has no number of a group", en->name);
         x->n_groups = group + 1 > x->n_groups ? group + 1 : x->n_groups;
         if (!en->is_tensor)
             continue;
@@ -204,7 +225,7 @@ static const char *list_buckets(struct bucket_placing *x)
         const int kind = kind_of_bucket(en->name);
         struct state_bucket *b;
 
-        if (!torchdist_is_bucket(en->name) || !en->is_tensor)
+        if (!is_own_entry(x, en->name) || !en->is_tensor)
             continue;
         b = bucket_of(x, number_after(en->name, bucket_prefix, RANKS_MAX),
                       number_after(en->name, ".gbuf_idx_", BUFFERS_MAX),
@@ -238,7 +259,8 @@ static const char *compare_tensor_ranks(const struct bucket_placing *x)
 
 static void add_placed(struct bucket_placing *x, int param, const struct dcp_entry *en, int row)
 {
-    x->placed[x->n++] = (struct placed_param){ .param = param, .entry = en, .row = row };
+    x->ordered[x->n_ordered++] = (struct placed_param){ .param = param, .entry = en, .row = row, .expert = -1,
+                                                        .next = -1 };
 }
 
 /* Returns the stack of weights that is stored in the entry, or NULL. */
@@ -273,7 +295,7 @@ static const char *order_params(struct bucket_placing *x)
     struct names *done = names_new(x->s->arena);
     struct source_hit hit;
 
-    x->placed = arena_alloc(x->s->arena, ((size_t)x->s->n_params + 1) * sizeof *x->placed);
+    x->ordered = arena_alloc(x->s->arena, ((size_t)x->s->n_params + 1) * sizeof *x->ordered);
     for (int i = 0; i < t->n; i++) {
         const struct dcp_entry *en = &t->entry[i];
         const struct source_stack *k = weight_stack(x->s, en);
@@ -289,12 +311,108 @@ static const char *order_params(struct bucket_placing *x)
             add_placed(x, source_param_index(x->s, hit.param), en, -1);
         }
     }
-    if (x->n != x->s->n_params)
-        return arena_fmt(x->s->arena, "the order of %d of the parameters is not known", x->s->n_params - x->n);
-    for (int i = 0; i < x->n; i++)
-        if (!x->s->param[x->placed[i].param].state[STATE_BF16])
+    if (x->n_ordered != x->s->n_params)
+        return arena_fmt(x->s->arena, "the order of %d of the parameters is not known", x->s->n_params - x->n_ordered);
+    for (int i = 0; i < x->n_ordered; i++)
+        if (!x->s->param[x->ordered[i].param].state[STATE_BF16])
             return arena_fmt(x->s->arena, "parameter %s has no weights of 16 bits, so that its states are in another "
-                             "buffer", x->s->param[x->placed[i].param].name);
+                             "buffer", x->s->param[x->ordered[i].param].name);
+    return NULL;
+}
+
+/* Returns true if the weight has an axis of experts, which are parameters of their own in the model. */
+static bool is_of_experts(const struct placed_param *p)
+{
+    const int dim = p->row >= 0;
+
+    return strstr(p->entry->name, ".experts.experts.") != NULL && p->entry->ndim > dim;
+}
+
+/* Returns the number of experts of an expert-parallel rank, or 0 if ranks have different numbers. */
+static int64_t count_local_experts(const struct bucket_placing *x, const struct placed_param *p)
+{
+    const int64_t n = p->entry->shape[p->row >= 0];
+
+    return n % x->ep ? 0 : n / x->ep;
+}
+
+/* Returns true if a layer ends between the parameters. */
+static bool layer_ends(const struct placed_param *before, const struct placed_param *after)
+{
+    const int x = torchdist_number_place(before->entry->name), y = torchdist_number_place(after->entry->name);
+
+    if (x == 0 || x != y || strncmp(before->entry->name, after->entry->name, (size_t)x) != 0)
+        return true;
+    return before->row != after->row || atoi(before->entry->name + x + 1) != atoi(after->entry->name + y + 1);
+}
+
+static void add_piece(struct bucket_placing *x, const struct placed_param *p, int expert)
+{
+    x->placed[x->n] = *p;
+    x->placed[x->n++].expert = expert;
+}
+
+/* Add the experts of ordered[from] to ordered[to - 1], which are of one layer: each with all of its weights, or not. */
+static void add_experts(struct bucket_placing *x, int from, int to, bool by_expert)
+{
+    const int n = (int)count_local_experts(x, &x->ordered[from]);
+
+    for (int i = 0; i < n * (to - from); i++) {
+        const int which = by_expert ? i % (to - from) : i / n, expert = by_expert ? i / (to - from) : i % n;
+
+        add_piece(x, &x->ordered[from + which], expert);
+    }
+}
+
+/* Link the pieces of each parameter. */
+static void link_pieces(struct bucket_placing *x)
+{
+    int *last = xcalloc((size_t)x->s->n_params + 1, sizeof *last);
+
+    for (int i = x->n - 1; i >= 0; i--) {
+        x->placed[i].next = last[x->placed[i].param] - 1;
+        last[x->placed[i].param] = i + 1;
+    }
+    free(last);
+}
+
+/*
+ * List the parameters and pieces that the optimizer has, in the order of the model. The experts of a layer follow each
+ * other with all of their weights (by_expert), or weight by weight, as modules of grouped experts have them. *differ is
+ * set to true if the two orders differ. Returns a reason if experts cannot be divided over the ranks.
+ */
+static const char *list_pieces(struct bucket_placing *x, bool by_expert, bool *differ)
+{
+    size_t room = 1;
+
+    for (int i = 0; i < x->n_ordered; i++) {
+        const struct placed_param *p = &x->ordered[i];
+        const int64_t n = is_of_experts(p) ? count_local_experts(x, p) : 1;
+
+        if (n < 1 || n > EXPERTS_MAX)
+            return arena_fmt(x->s->arena, "the experts of %s cannot be divided over %d expert-parallel ranks",
+                             x->s->param[p->param].name, x->ep);
+        room += (size_t)n;
+    }
+    x->placed = arena_alloc(x->s->arena, room * sizeof *x->placed);
+    x->n = 0;
+    for (int i = 0, k; i < x->n_ordered; i = k) {
+        const bool experts = is_of_experts(&x->ordered[i]);
+
+        for (k = i + 1; experts && k < x->n_ordered && is_of_experts(&x->ordered[k]) &&
+                        x->ordered[k].entry->shape[x->ordered[k].row >= 0] ==
+                            x->ordered[i].entry->shape[x->ordered[i].row >= 0] &&
+                        !layer_ends(&x->ordered[k - 1], &x->ordered[k]);)
+            k++;
+        if (x->kind == (experts ? PLACED_OTHERS : PLACED_EXPERTS))
+            continue;
+        if (experts)
+            add_experts(x, i, k, by_expert);
+        else
+            add_piece(x, &x->ordered[i], -1);
+        *differ |= experts && k - i > 1 && count_local_experts(x, &x->ordered[i]) > 1;
+    }
+    link_pieces(x);
     return NULL;
 }
 
@@ -311,11 +429,22 @@ static int by_chunk_place(const void *a, const void *b, void *ctx)
     return 0;
 }
 
+/* Returns true if the chunk has elements of the piece's layer and of the expert; -1: all experts. */
+static bool chunk_is_of(const struct placed_param *p, const struct dcp_chunk *k, int64_t expert)
+{
+    const int dim = p->row >= 0;
+
+    return (p->row < 0 || (k->at[0] <= p->row && k->at[0] + k->len[0] > p->row)) &&
+           (expert < 0 || (k->at[dim] <= expert && k->at[dim] + k->len[dim] > expert));
+}
+
 /*
- * Find the parts of the tensor ranks: the chunks of the weight in the order of their places are one for each rank, or
- * two for a gated MLP, or one that all have. Returns a reason if there is another number.
+ * Find the parts of `ranks` tensor ranks: the chunks of the weight, or of one expert in it, in the order of their
+ * places are one for each rank, or two for a gated MLP, or one that all have. Returns a reason if there is another
+ * number.
  */
-static const char *find_local_parts(const struct bucket_placing *x, struct placed_param *p)
+static const char *find_parts_of(const struct bucket_placing *x, const struct placed_param *p, int64_t expert,
+                                 int ranks, struct local_part *part)
 {
     const struct dcp_chunk **c = xcalloc((size_t)p->entry->n_chunks + 1, sizeof *c);
     int n = 0, ndim = p->entry->ndim;
@@ -324,30 +453,42 @@ static const char *find_local_parts(const struct bucket_placing *x, struct place
     for (int i = 0; i < p->entry->n_chunks; i++) {
         const struct dcp_chunk *k = &p->entry->chunk[i];
 
-        if (p->row >= 0 && k->at[0] <= p->row && k->at[0] + k->len[0] > p->row && k->len[0] != 1)
-            why = "chunks of weights have several layers";
-        if (p->row < 0 || k->at[0] == p->row)
-            c[n++] = k;
+        if (!chunk_is_of(p, k, expert))
+            continue;
+        if ((p->row >= 0 && k->len[0] != 1) || (expert >= 0 && k->len[p->row >= 0] != 1))
+            why = "chunks of weights have several layers or experts";
+        c[n++] = k;
     }
-    if (!why && n != 1 && n != x->tp && n != 2 * x->tp)
+    if (!why && n != 1 && n != ranks && n != 2 * ranks)
         why = arena_fmt(x->s->arena, "the weight %s has %d chunks, which %d tensor ranks do not share",
-                        x->s->param[p->param].name, n, x->tp);
+                        x->s->param[p->param].name, n, ranks);
     if (n)
         qsort_r(c, (size_t)n, sizeof *c, by_chunk_place, &ndim);
-    p->part = arena_alloc(x->s->arena, (size_t)x->tp * sizeof *p->part);
-    for (int t = 0; t < x->tp && !why; t++) {
-        struct local_part *part = &p->part[t];
-
-        *part = (struct local_part){ .n_boxes = n == 2 * x->tp ? 2 : 1 };
-        for (int b = 0; b < part->n_boxes; b++) {
-            part->box[b] = c[n == 1 ? 0 : b * x->tp + t];
-            part->n_elems += shape_count(ndim, part->box[b]->len);
+    for (int t = 0; t < ranks && !why; t++) {
+        part[t] = (struct local_part){ .n_boxes = n == 2 * ranks ? 2 : 1 };
+        for (int b = 0; b < part[t].n_boxes; b++) {
+            part[t].box[b] = c[n == 1 ? 0 : b * ranks + t];
+            part[t].n_elems += shape_count(ndim, part[t].box[b]->len);
         }
-        if (part->n_elems != p->part[0].n_elems)
-            why = arena_fmt(x->s->arena, "tensor ranks have parts of different sizes of %s",
-                            x->s->param[p->param].name);
     }
     free(c);
+    return why;
+}
+
+/* Find the parts of all ranks of a stage. Returns a reason if they are not known, or of different sizes. */
+static const char *find_local_parts(const struct bucket_placing *x, struct placed_param *p)
+{
+    const char *why = NULL;
+
+    p->part = arena_alloc(x->s->arena, (size_t)x->tp * sizeof *p->part);
+    if (p->expert < 0)
+        why = find_parts_of(x, p, -1, x->tp, p->part);
+    for (int e = 0; p->expert >= 0 && e < x->ep && !why; e++)
+        why = find_parts_of(x, p, e * count_local_experts(x, p) + p->expert, x->etp, &p->part[e * x->etp]);
+    for (int t = 0; t < x->tp && !why; t++)
+        if (p->part[t].n_elems != p->part[0].n_elems)
+            why = arena_fmt(x->s->arena, "tensor ranks have parts of different sizes of %s",
+                            x->s->param[p->param].name);
     return why;
 }
 
@@ -355,33 +496,35 @@ static const char *find_local_parts(const struct bucket_placing *x, struct place
 
 /*
  * Find the numbers of tensor ranks and stages: those that the arguments state; or else tensor ranks are as many as the
- * chunks of the first weight, the embedding, which is divided over them; or else all groups are tensor ranks.
+ * chunks of the first weight, the embedding, which is divided over them; or else all groups are tensor ranks. For
+ * experts, the number of stages is known, and expert-tensor ranks are one if the arguments do not state their number.
  */
 static const char *find_ranks(struct bucket_placing *x)
 {
     const struct pk *args = x->s->run.args;
-    const int64_t stages = pk_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
-    const int64_t tp = pk_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
-    const int n = x->n ? x->placed[0].entry->n_chunks : 0;
+    const int64_t stages = x->stages ? x->stages : pk_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
+    const int64_t tp = x->stages ? x->n_groups / x->stages : pk_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
+    const int64_t etp = pk_int_or(pk_get(args, "expert_tensor_parallel_size"), 1);
+    const int n = x->n_ordered ? x->ordered[0].entry->n_chunks : 0;
 
-    if ((tp > 0 && x->n_groups % tp) || (stages > 0 && x->n_groups % stages) ||
+    if (tp < 0 || stages < 0 || (tp > 0 && x->n_groups % tp) || (stages > 0 && x->n_groups % stages) ||
         (tp > 0 && stages > 0 && x->n_groups / tp != stages))
-        return arena_fmt(x->s->arena, "it has %d groups, and the arguments state %" PRId64 " tensor and %" PRId64
-                         " pipeline ranks", x->n_groups, tp, stages);
-    x->tp = tp > 0 ? (int)tp : stages > 0 ? x->n_groups / (int)stages : n > 0 && x->n_groups % n == 0 ? n : x->n_groups;
+        return arena_fmt(x->s->arena, "%s...: it has %d groups, which do not fit %" PRId64 " tensor and %" PRId64
+                         " pipeline ranks", x->prefix, x->n_groups, tp, stages);
+    x->tp = tp > 0 ? (int)tp : stages > 0 ? x->n_groups / (int)stages
+                             : n > 0 && x->n_groups % n == 0 ? n : x->n_groups;
     x->stages = x->n_groups / x->tp;
     x->n_runs = x->stages * x->n_buffers;
+    x->ep = 1;
+    x->etp = x->tp;
+    if (x->kind == PLACED_EXPERTS && (etp < 1 || x->tp % etp))
+        return arena_fmt(x->s->arena, "%d ranks with experts cannot be divided into expert-tensor ranks of %" PRId64,
+                         x->tp, etp);
+    if (x->kind == PLACED_EXPERTS) {
+        x->etp = (int)etp;
+        x->ep = x->tp / x->etp;
+    }
     return NULL;
-}
-
-/* Returns true if layers are different, so that a stage can end between the parameters. */
-static bool stage_may_end(const struct placed_param *before, const struct placed_param *after)
-{
-    const int x = torchdist_number_place(before->entry->name), y = torchdist_number_place(after->entry->name);
-
-    if (x == 0 || x != y || strncmp(before->entry->name, after->entry->name, (size_t)x) != 0)
-        return true;
-    return before->row != after->row || atoi(before->entry->name + x + 1) != atoi(after->entry->name + y + 1);
 }
 
 /* Returns true if chunks of the bucket begin or end at the element. */
@@ -441,7 +584,7 @@ static const char *place_run(struct bucket_placing *x, const struct run_choice *
 static bool next_choice(const struct bucket_placing *x, struct run_choice *c)
 {
     if (c->run == x->n_runs - 1) {
-        if (c->to == x->n && (c->copy || x->stages == 1))
+        if (c->to == x->n && (c->copy || x->stages == 1 || x->kind == PLACED_EXPERTS))
             return false;
         c->copy = c->to == x->n && c->to > c->from;
         c->to = x->n;
@@ -449,7 +592,7 @@ static bool next_choice(const struct bucket_placing *x, struct run_choice *c)
     }
     do
         c->to++;
-    while (c->to < x->n && !stage_may_end(&x->placed[c->to - 1], &x->placed[c->to]));
+    while (c->to < x->n && !layer_ends(&x->placed[c->to - 1], &x->placed[c->to]));
     return c->to < x->n;
 }
 
@@ -496,19 +639,26 @@ static int add_placed_parts(const struct bucket_placing *x, const struct placed_
     return p->part[t].n_boxes;
 }
 
-/* Make the map of a state of placed[i] from the buckets of all tensor ranks. Returns a reason if that fails. */
-static const char *join_placed(const struct bucket_placing *x, int i, int kind, struct tmap **map)
+/*
+ * Make the map of a state of the parameter whose first piece is placed[first] from the buckets of all tensor ranks.
+ * Returns a reason if that fails.
+ */
+static const char *join_placed(const struct bucket_placing *x, int first, int kind, struct tmap **map)
 {
-    const struct param *of = &x->s->param[x->placed[i].param];
-    struct tile_part *part = xcalloc((size_t)x->tp * 4, sizeof *part);
+    const struct param *of = &x->s->param[x->placed[first].param];
+    struct tile_part *part;
     const char *why = NULL;
+    size_t room = 1;
     int n = 0;
 
-    for (int t = 0; t < x->tp; t++) {
-        n += add_placed_parts(x, &x->placed[i], kind, t, part + n);
-        if (i == 0 && x->has_copy)
-            n += add_placed_parts(x, &x->copy, kind, t, part + n);
-    }
+    for (int i = first; i >= 0; i = x->placed[i].next)
+        room++;
+    part = xcalloc(room * (size_t)x->tp * 2, sizeof *part);
+    for (int i = first; i >= 0; i = x->placed[i].next)
+        for (int t = 0; t < x->tp; t++)
+            n += add_placed_parts(x, &x->placed[i], kind, t, part + n);
+    for (int t = 0; t < x->tp && first == 0 && x->has_copy; t++)
+        n += add_placed_parts(x, &x->copy, kind, t, part + n);
     *map = tile_join(x->s->arena, &(struct tile_tensor){ DTYPE_F32, of->ndim, of->shape }, part, n, &why);
     free(part);
     return why;
@@ -542,10 +692,14 @@ static const char *make_bucket_states(const struct bucket_placing *x, bool compa
     const char *why = NULL;
 
     for (int i = 0; i < x->n && !why; i++) {
+        struct tmap **of = &map[x->placed[i].param * KINDS];
+
+        if (of[0])                      /* a piece of a parameter that was made with an earlier piece */
+            continue;
         for (int k = 0; k < KINDS && !why; k++)
-            why = join_placed(x, i, k, &map[i * KINDS + k]);
+            why = join_placed(x, i, k, &of[k]);
         if (!why && compare)
-            why = compare_masters(x, &x->s->param[x->placed[i].param], map[i * KINDS]);
+            why = compare_masters(x, &x->s->param[x->placed[i].param], of[0]);
     }
     return why;
 }
@@ -558,7 +712,7 @@ static void try_placements(struct bucket_placing *x, int run, int from, struct p
     const char *why;
 
     if (run == x->n_runs) {
-        map = arena_alloc(x->s->arena, ((size_t)x->n * KINDS + 1) * sizeof(*map));
+        map = arena_alloc(x->s->arena, ((size_t)x->s->n_params * KINDS + 1) * sizeof(*map));
         why = make_bucket_states(x, trial->compare, map);
         if (why)
             trial->why = why;
@@ -576,33 +730,51 @@ static void try_placements(struct bucket_placing *x, int run, int from, struct p
     }
 }
 
-/* Place all parameters, and set their states. Returns a reason if no placement fits, or if several do. */
-static const char *set_bucket_states(struct bucket_placing *x, bool compare)
+/* Try the placements of the parameters in one order. Returns a reason if none fits lengths and bounds. */
+static const char *try_order(struct bucket_placing *x, struct placing_trial *trial)
 {
-    struct placing_trial trial = { .compare = compare };
     const size_t n_ways = (size_t)x->n_runs * ((size_t)x->n + 1);
+    const char *why = NULL;
     int64_t n;
 
+    for (int i = 0; i < x->n && !why; i++)
+        why = find_local_parts(x, &x->placed[i]);
+    if (why)
+        return why;
     x->ways = arena_alloc(x->s->arena, n_ways * sizeof *x->ways);
     memset(x->ways, -1, n_ways * sizeof *x->ways);
     if (x->n)
         x->copy = x->placed[0];
     n = count_ways(x, 0, 0);
+    trial->n_ways += n;
     if (n == 0 && x->n_runs == 1)
         return place_run(x, &(struct run_choice){ 0, 0, x->n, false });
     if (n == 0)
         return arena_fmt(x->s->arena, "no placement fits: the parameters in the order of the model cannot be divided "
                          "over the buckets of %d stages with %d buffers", x->stages, x->n_buffers);
-    if (n <= TRIED_MAX)
-        try_placements(x, 0, 0, &trial);
-    if (n > TRIED_MAX || trial.n_fit > 1)
-        return arena_fmt(x->s->arena, "%" PRId64 " placements fit, which divide the parameters over stages in other "
-                         "ways", n > TRIED_MAX ? n : trial.n_fit);
-    if (trial.n_fit == 0)
-        return trial.why;
-    for (int i = 0; i < x->n * KINDS; i++)
-        x->s->param[x->placed[i / KINDS].param].state[kind_state[i % KINDS]] = trial.map[i];
+    if (trial->n_ways <= TRIED_MAX)
+        try_placements(x, 0, 0, trial);
     return NULL;
+}
+
+/* Place all parameters of the optimizer. Returns a reason if no placement fits, or if several do. */
+static const char *place_params(struct bucket_placing *x, struct placing_trial *trial)
+{
+    bool differ = false;
+    const char *why = list_pieces(x, true, &differ), *other;
+
+    if (!why)
+        why = try_order(x, trial);
+    if (differ) {
+        other = list_pieces(x, false, &differ);
+        if (!other)
+            other = try_order(x, trial);
+        why = other ? why : NULL;
+    }
+    if (trial->n_ways > TRIED_MAX || trial->n_fit > 1)
+        return arena_fmt(x->s->arena, "%" PRId64 " placements fit, in which parameters of equal sizes are exchanged",
+                         trial->n_ways > TRIED_MAX ? trial->n_ways : trial->n_fit);
+    return trial->n_fit ? NULL : trial->why ? trial->why : why;
 }
 
 /* ---- settings ---- */
@@ -614,7 +786,7 @@ static const struct pk *find_rank_object(const struct bucket_placing *x, int t, 
     uint32_t n = 0;
     struct pk **item;
 
-    *name = arena_fmt(x->s->arena, "%s%d.%s/shard_0_1", bucket_prefix, t, what);
+    *name = arena_fmt(x->s->arena, "%s%d.%s/shard_0_1", x->prefix, t, what);
     for (int i = 0; i < x->s->n_values && !tree; i++)
         if (strcmp(x->s->value[i].name, *name) == 0)
             tree = x->s->value[i].tree;
@@ -687,30 +859,72 @@ static void remove_buckets(struct source *s)
     s->names->value = NULL;
 }
 
-const char *torchdist_place_buckets(struct source *s, bool compare, const struct pk **optimizer)
+/* Place the parameters of one optimizer, and find its settings. Returns a reason if they are not known. */
+static const char *place_optimizer(struct bucket_placing *x, struct placing_trial *trial, const struct pk **optimizer)
 {
-    struct bucket_placing x = { .s = s };
-    const char *why = count_buckets(&x);
+    const char *why = count_buckets(x);
 
     if (!why)
-        why = list_buckets(&x);
-    for (int g = 0; g < x.n_groups && !why; g++)
-        why = compare_lengths(&x, g, "per_bucket_numel_unpadded", false);
-    for (int g = 0; g < x.n_groups && !why; g++)
-        why = compare_lengths(&x, g, "per_bucket_numel", true);
+        why = list_buckets(x);
+    for (int g = 0; g < x->n_groups && !why; g++)
+        why = compare_lengths(x, g, "per_bucket_numel_unpadded", false);
+    for (int g = 0; g < x->n_groups && !why; g++)
+        why = compare_lengths(x, g, "per_bucket_numel", true);
     if (!why)
-        why = order_params(&x);
+        why = order_params(x);
     if (!why)
-        why = find_ranks(&x);
+        why = find_ranks(x);
     if (!why)
-        why = compare_tensor_ranks(&x);
-    for (int i = 0; i < x.n && !why; i++)
-        why = find_local_parts(&x, &x.placed[i]);
+        why = compare_tensor_ranks(x);
     if (!why)
-        why = find_bucket_settings(&x, optimizer);
-    if (!why)
-        why = set_bucket_states(&x, compare);
-    if (!why)
-        remove_buckets(s);
-    return why;
+        why = find_bucket_settings(x, optimizer);
+    return why ? why : place_params(x, trial);
+}
+
+/* Count the optimizers: one, or two if experts have one of their own. Returns a reason if there are others. */
+static const char *count_optimizers(const struct source *s, int *n)
+{
+    *n = 1;
+    for (int i = 0; i < s->dcp->n; i++) {
+        const char *name = s->dcp->entry[i].name;
+
+        if (!torchdist_is_bucket(name))
+            continue;
+        if (str_starts(name, chained_prefix[0]) || str_starts(name, chained_prefix[1]))
+            *n = 2;
+        else if (!str_starts(name, bucket_prefix))
+            return arena_fmt(s->arena, "%s is of one of more optimizers than one for experts and one for others", name);
+    }
+    return NULL;
+}
+
+const char *torchdist_place_buckets(struct source *s, bool compare, const struct pk **optimizer)
+{
+    struct pk *both = pk_dict(s->arena);
+    struct placing_trial trial[2] = { { .compare = compare }, { .compare = compare } };
+    int n, stages = 0;
+    const char *why = count_optimizers(s, &n);
+
+    for (int k = 0; k < n && !why; k++) {
+        struct bucket_placing x = { .s = s, .kind = n == 1 ? PLACED_ALL : k ? PLACED_EXPERTS : PLACED_OTHERS,
+                                    .prefix = n == 1 ? bucket_prefix : chained_prefix[k], .stages = stages };
+
+        why = place_optimizer(&x, &trial[k], optimizer);
+        stages = x.stages;
+        if (!why && n > 1)
+            pk_set(s->arena, both, pk_int(s->arena, k), pk_copy(s->arena, *optimizer));
+    }
+    if (why)
+        return why;
+    for (int i = 0; i < n * s->n_params * KINDS; i++) {
+        const int at = i % (s->n_params * KINDS);
+        struct tmap *map = trial[i / (s->n_params * KINDS)].map[at];
+
+        if (map)
+            s->param[at / KINDS].state[kind_state[at % KINDS]] = map;
+    }
+    if (n > 1)
+        *optimizer = both;
+    remove_buckets(s);
+    return NULL;
 }
