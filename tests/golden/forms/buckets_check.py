@@ -1,12 +1,14 @@
 """Megatron-core's distributed optimizer on pipeline stages and with experts, saved as dp_reshardable, on CPUs.
 
 Under torchrun:  buckets_check.py OUT TP PP VPP EP KIND [BUCKET]
-KIND is tied, untied, moe, or same (experts whose weights are all equal), BUCKET the size of a bucket, LAYERS (of the
-environment) the number of layers. The gradients are random numbers that depend on the parameter's name alone, so that no stage waits for another. OUT receives
-the checkpoint, OUT.sha256 the digests of the states that the optimizers themselves have.
+KIND is tied, untied, moe, or same (experts whose weights are all equal), BUCKET the size of a bucket, LAYERS (of
+the environment) the number of layers. With PARALLEL, data-parallel ranks share the save. The gradients are random
+numbers that depend on the parameter's name alone, so that no stage waits for another. OUT receives the checkpoint,
+OUT.sha256 the digests of the states that the optimizers themselves have.
   stages   torchrun --nproc-per-node 4  OUT 1 2 1 1 tied           tensor   LAYERS=2, 4 ranks  OUT 2 2 1 1 tied 600
   virtual  LAYERS=4, 2 ranks            OUT 1 2 2 1 untied         experts  4 ranks            OUT 1 2 1 2 moe
   same     LAYERS=1, 2 ranks            OUT 1 1 1 2 same           one      2 ranks            OUT 1 1 1 1 moe
+  parallel PARALLEL=1, 4 ranks          OUT 1 2 1 1 untied
 """
 import hashlib
 import os
@@ -159,7 +161,14 @@ def main():
     sharded = {("model" if vpp == 1 else f"model{v}"): m.module.sharded_state_dict(prefix="", metadata=FORM)
                for v, m in enumerate(models)}
     optim = opt.sharded_state_dict(sharded if vpp > 1 else sharded["model"], metadata=FORM)
-    dist_checkpointing.save({**sharded, "optimizer": optim, "iteration": 3, "checkpoint_version": 3.0}, out,
+    strategy = None
+    if os.environ.get("PARALLEL"):
+        from megatron.core import parallel_state
+        from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+        from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
+        strategy = FullyParallelSaveStrategyWrapper(get_default_save_sharded_strategy("torch_dist", 1),
+                                                    parallel_state.get_data_parallel_group(with_context_parallel=True))
+    dist_checkpointing.save({**sharded, "optimizer": optim, "iteration": 3, "checkpoint_version": 3.0}, out, strategy,
                             content_metadata=FORM)
     have = states(models, opt)
     if dist.get_rank() == 0:

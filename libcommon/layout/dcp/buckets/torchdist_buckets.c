@@ -320,6 +320,85 @@ static const char *order_params(struct bucket_placing *x)
     return NULL;
 }
 
+/*
+ * The parameters of Megatron-core's GPT in the order of its modules. Those of a layer follow "layers." and a number. A
+ * save that is divided over data-parallel ranks writes the keys in another order.
+ */
+static const char *const known_begin[] = { "embedding.word_embeddings.weight", "embedding.position_embeddings.weight",
+                                           NULL };
+static const char *const known_end[] = { "decoder.final_layernorm.weight", "decoder.final_layernorm.bias",
+                                         "output_layer.weight", "output_layer.bias", NULL };
+static const char *const known_layer[] = {
+    "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias",
+    "self_attention.linear_proj.weight", "self_attention.linear_proj.bias",
+    "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
+    "self_attention.q_layernorm.weight", "self_attention.q_layernorm.bias",
+    "self_attention.k_layernorm.weight", "self_attention.k_layernorm.bias",
+    "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias",
+    "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight",
+    "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias", "mlp.router.weight",
+    "mlp.experts.experts.linear_fc1.weight", "mlp.experts.experts.linear_fc2.weight", NULL
+};
+/* With Transformer Engine, the first norm is a part of linear_qkv, which follows linear_proj. */
+enum { FIRST_NORM = 2, PROJECTION = 4 };
+
+static int find_known_name(const char *const *list, const char *name)
+{
+    for (int i = 0; list[i]; i++)
+        if (strcmp(list[i], name) == 0)
+            return i;
+    return -1;
+}
+
+/* Returns the place of a parameter in the order of the modules, or -1 if it is not known. */
+static int64_t known_place(const struct placed_param *p, bool fused_norm)
+{
+    const char *name = p->entry->name;
+    const int at = torchdist_number_place(name), begin = find_known_name(known_begin, name),
+              end = find_known_name(known_end, name);
+    const size_t digits = at ? strspn(name + at + 1, "0123456789") : 0;
+    int64_t layer = p->row, i;
+
+    if (begin >= 0 || end >= 0)
+        return begin >= 0 ? begin : INT64_MAX / 2 + end;
+    if (!str_starts(name, "decoder.layers.") || digits > 6)
+        return -1;
+    if (digits)
+        layer = atoi(name + at + 1);
+    i = find_known_name(known_layer, name + at + 1 + (digits ? digits + 1 : 0));
+    if (i < 0 || layer < 0)
+        return -1;
+    if (fused_norm && i < PROJECTION)
+        i = i < FIRST_NORM ? i + PROJECTION - FIRST_NORM : i - FIRST_NORM;
+    return (layer + 1) * (int64_t)(sizeof known_layer / sizeof *known_layer) + i;
+}
+
+static int by_known_place(const void *a, const void *b, void *ctx)
+{
+    const int64_t x = known_place(a, *(const bool *)ctx), y = known_place(b, *(const bool *)ctx);
+
+    return x < y ? -1 : x > y;
+}
+
+/*
+ * Sort the parameters in the order of the modules. Returns false, and leaves them, if one is not known, or if they have
+ * no norm that could be fused.
+ */
+static bool sort_by_modules(struct bucket_placing *x, bool fused_norm)
+{
+    bool has_norm = false;
+
+    for (int i = 0; i < x->n_ordered; i++) {
+        if (known_place(&x->ordered[i], fused_norm) < 0)
+            return false;
+        has_norm |= strstr(x->ordered[i].entry->name, known_layer[0]) != NULL;
+    }
+    if (fused_norm && !has_norm)
+        return false;
+    qsort_r(x->ordered, (size_t)x->n_ordered, sizeof *x->ordered, by_known_place, &fused_norm);
+    return true;
+}
+
 /* Returns true if the weight has an axis of experts, which are parameters of their own in the model. */
 static bool is_of_experts(const struct placed_param *p)
 {
@@ -496,7 +575,7 @@ static const char *find_local_parts(const struct bucket_placing *x, struct place
 
 /*
  * Find the numbers of tensor ranks and stages: those that the arguments state; or else tensor ranks are as many as the
- * chunks of the first weight, the embedding, which is divided over them; or else all groups are tensor ranks. For
+ * chunks of the embedding, or of the first weight, which is divided over them; or else all groups are tensor ranks. For
  * experts, the number of stages is known, and expert-tensor ranks are one if the arguments do not state their number.
  */
 static const char *find_ranks(struct bucket_placing *x)
@@ -505,8 +584,11 @@ static const char *find_ranks(struct bucket_placing *x)
     const int64_t stages = x->stages ? x->stages : pk_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
     const int64_t tp = x->stages ? x->n_groups / x->stages : pk_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
     const int64_t etp = pk_int_or(pk_get(args, "expert_tensor_parallel_size"), 1);
-    const int n = x->n_ordered ? x->ordered[0].entry->n_chunks : 0;
+    int n = x->n_ordered ? x->ordered[0].entry->n_chunks : 0;
 
+    for (int i = 0; i < x->n_ordered; i++)
+        if (strcmp(x->ordered[i].entry->name, known_begin[0]) == 0)
+            n = x->ordered[i].entry->n_chunks;
     if (tp < 0 || stages < 0 || (tp > 0 && x->n_groups % tp) || (stages > 0 && x->n_groups % stages) ||
         (tp > 0 && stages > 0 && x->n_groups / tp != stages))
         return arena_fmt(x->s->arena, "%s...: it has %d groups, which do not fit %" PRId64 " tensor and %" PRId64
@@ -757,20 +839,33 @@ static const char *try_order(struct bucket_placing *x, struct placing_trial *tri
     return NULL;
 }
 
-/* Place all parameters of the optimizer. Returns a reason if no placement fits, or if several do. */
-static const char *place_params(struct bucket_placing *x, struct placing_trial *trial)
+/* Try the orders in which the experts of a layer can be. Returns a reason if none of them fits lengths and bounds. */
+static const char *try_orders_of_experts(struct bucket_placing *x, struct placing_trial *trial)
 {
     bool differ = false;
     const char *why = list_pieces(x, true, &differ), *other;
 
     if (!why)
         why = try_order(x, trial);
-    if (differ) {
-        other = list_pieces(x, false, &differ);
-        if (!other)
-            other = try_order(x, trial);
-        why = other ? why : NULL;
-    }
+    if (!differ)
+        return why;
+    other = list_pieces(x, false, &differ);
+    if (!other)
+        other = try_order(x, trial);
+    return other ? why : NULL;
+}
+
+/*
+ * Place all parameters of the optimizer: in the order of the entries, or, if that does not fit, in the order of known
+ * modules. Returns a reason if no placement fits, or if several do.
+ */
+static const char *place_params(struct bucket_placing *x, struct placing_trial *trial)
+{
+    const char *why = try_orders_of_experts(x, trial);
+
+    if (trial->n_ways == 0)
+        for (int fused = 0; fused < 2 && sort_by_modules(x, fused); fused++)
+            try_orders_of_experts(x, trial);
     if (trial->n_ways > TRIED_MAX || trial->n_fit > 1)
         return arena_fmt(x->s->arena, "%" PRId64 " placements fit, in which parameters of equal sizes are exchanged",
                          trial->n_ways > TRIED_MAX ? trial->n_ways : trial->n_fit);
