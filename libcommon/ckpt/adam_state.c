@@ -442,3 +442,24 @@ void adam_report_no_state(struct report *r, const char *path, const char *first,
                    "has no state of the optimizer, as %d of %d parameters: they were frozen, or their states %s",
                    lacking, n, lost ? "are lost" : "were lost before the save");
 }
+
+int adam_count_stateless(const struct pk *const *state, int n, int *first)
+{
+    uint32_t n_pairs;
+    int lacking = 0;
+
+    for (int i = n - 1; i >= 0; i--)
+        if (!pk_pairs(state[i], &n_pairs)) {
+            *first = i;
+            lacking++;
+        }
+    return lacking;
+}
+
+void adam_check_step_there(const struct pk *state, const struct pk *groups, const char *path, struct report *r)
+{
+    if (!pk_get(state, "exp_avg") || !pk_get(state, "exp_avg_sq") || pk_get(state, "step") || any_group_steps(groups) ||
+        report_has(r, "step", path, ERR_NO_BYTE))
+        return;
+    report_add(r, SEV_ERROR, "step", path, ERR_NO_BYTE, NULL, "has moments of Adam, but no step of them");
+}

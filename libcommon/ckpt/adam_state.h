@@ -109,5 +109,15 @@ bool adam_stage_settings_differ(const char *x, const char *y, char a[160], char 
  * WARNING if no parameter has a state, or if the states may be among bytes of the files that no entry uses (`spare`).
  */
 void adam_report_no_state(struct report *r, const char *path, const char *first, int lacking, int n, bool spare);
+/*
+ * Returns how many of n dicts of states are missing or empty. *first receives the index of the first of them, and stays
+ * as it is if there is none.
+ */
+int adam_count_stateless(const struct pk *const *state, int n, int *first);
+/*
+ * Report an ERROR "step" once for each file in which a state has both moments of Adam, but neither it nor one of the
+ * `groups` of the optimizer, a list of their settings, has a step. `path` is the name of the file.
+ */
+void adam_check_step_there(const struct pk *state, const struct pk *groups, const char *path, struct report *r);
 
 #endif

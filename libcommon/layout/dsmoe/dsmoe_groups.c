@@ -94,20 +94,6 @@ void dsmoe_sort_group(const struct dsmoe *x, int g)
 
 /* ---- states ---- */
 
-/* Report once for each file that a state has both moments of Adam but no step, and the groups have none either. */
-static void check_step_there(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *state)
-{
-    const struct pk *settings;
-
-    if (!pk_get(state, "exp_avg") || !pk_get(state, "exp_avg_sq") ||
-        report_has(x->r, "step", pt_path(f->pt), ERR_NO_BYTE))
-        return;
-    for (int g = 0; (settings = dsmoe_settings(f, g)) != NULL; g++)
-        if (pk_get(settings, "step"))
-            return;
-    report_add(x->r, SEV_ERROR, "step", pt_path(f->pt), ERR_NO_BYTE, NULL, "has moments of Adam, but no step of them");
-}
-
 void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const struct pk *state)
 {
     const struct pk *v = pk_get(state, "step");
@@ -118,7 +104,7 @@ void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const st
 
     run->step_is_tensor |= is_tensor;
     if (!v)
-        check_step_there(x, f, state);
+        adam_check_step_there(state, pk_get(dsmoe_torch_dict(f->tree), "param_groups"), pt_path(f->pt), x->r);
     else if (!is_number && !is_tensor)
         report_add(x->r, SEV_ERROR, "optimizer", pt_path(f->pt), ERR_NO_BYTE, NULL, "a step is not one number");
     if (!is_number)

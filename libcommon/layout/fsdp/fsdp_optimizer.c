@@ -92,21 +92,6 @@ static void add_plain_state(struct fsdp_optimizer *p, int number, const char *ke
             .pt = fsdp_file(p->x, FSDP_OPTIM, 0) });
 }
 
-/* Report the parameters that have no states on rank 0. */
-static void report_params_without_states(const struct fsdp_optimizer *p)
-{
-    const char *first = NULL;
-    uint32_t n;
-    int lacking = 0;
-
-    for (int i = 0; i < p->n; i++)
-        if (!pk_pairs(p->state[i], &n)) {
-            first = first ? first : p->name[i];
-            lacking++;
-        }
-    adam_report_no_state(p->x->r, p->x->s->path, first, lacking, p->n, false);
-}
-
 /* Read the states of one parameter, which all ranks must have. */
 static void read_param_states(struct fsdp_optimizer *p, int number)
 {
@@ -290,7 +275,7 @@ void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of)
     struct fsdp_optimizer p = { .x = x, .of = of, .name = of->name, .n = of->n, .more = names_new(x->s->arena) };
     const int n = of->n;
     bool good = true;
-    int n_files = 0;
+    int n_files = 0, first = 0, lacking;
 
     for (int r = 0; r < x->world; r++)
         n_files += fsdp_file(x, FSDP_OPTIM, r) != NULL;
@@ -309,10 +294,11 @@ void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of)
         good = list_rank_states(&p, r);
     for (int i = 0; i < n && good; i++)
         read_param_states(&p, i);
-    if (good)
-        report_params_without_states(&p);
-    if (good)
+    if (good) {
+        lacking = adam_count_stateless(p.state, n, &first);     /* on rank 0 */
+        adam_report_no_state(x->r, x->s->path, p.name[first], lacking, n, false);
         fsdp_check_missing_states(x, of, p.state, p.group);
+    }
     free(p.state);
     free(p.group);
     if (p.more_text.len)

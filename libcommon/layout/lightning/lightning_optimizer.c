@@ -188,20 +188,6 @@ static void set_lightning_state(struct lightning_optimizer *p, int number, const
     lightning_add_value(x, &v);
 }
 
-static void report_params_without_states(const struct lightning_optimizer *p)
-{
-    const char *first = NULL;
-    uint32_t n;
-    int lacking = 0;
-
-    for (int i = 0; i < p->n; i++)
-        if (!pk_pairs(p->state[i], &n)) {
-            first = first ? first : name_of(p, i);
-            lacking++;
-        }
-    adam_report_no_state(p->x->r, p->x->path, first, lacking, p->n, false);
-}
-
 static void read_states_of(struct lightning_optimizer *p, int number)
 {
     uint32_t n = 0;
@@ -248,25 +234,16 @@ static void check_states_alike(const struct lightning_optimizer *p)
 static bool read_lightning_step(const struct lightning_optimizer *p, int of, double *step, bool *is_tensor)
 {
     const struct pk *v = p->state[of] ? pk_get(p->state[of], "step") : NULL;
-    struct pt_tensor t;
-    struct err e = {0};
-    char bytes[16];
-    double number;
 
-    *is_tensor = v && pt_tensor(p->x->pt, v, &t);
+    *is_tensor = false;
     if (!v)
         return false;
-    if (*is_tensor ? t.n_elems != 1 || dtype_size(t.dtype) > (int)sizeof bytes : !pk_as_double(v, &number)) {
-        report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, of),
-                   "has a step that is not one number");
+    if (!adam_read_number(p->x->s->files, p->x->pt, v, p->x->r, step, is_tensor)) {
+        if (!*is_tensor)
+            report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, of),
+                       "has a step that is not one number");
         return false;
     }
-    if (*is_tensor && tmap_read_checked(lightning_map(p->x, &t), p->x->s->files,
-                                        (struct tmap_range){ 0, 0, (uint64_t)dtype_size(t.dtype) }, bytes, &e) < 0) {
-        report_add_err(p->x->r, "crc", &e);
-        return false;
-    }
-    *step = *is_tensor ? dtype_value(t.dtype, bytes) : number;
     if (adam_step_is_valid(*step))
         return true;
     report_add(p->x->r, SEV_ERROR, "step", p->x->path, ERR_NO_BYTE, name_of(p, of),
@@ -313,6 +290,7 @@ void lightning_read_optimizer(struct lightning *x)
     struct pk **item = pk_items(pk_get(pt_root(x->pt), "optimizer_states"), &n);
     struct lightning_optimizer p = { .x = x, .root = n ? item[0] : NULL, .more = names_new(x->s->arena) };
     const size_t room = (size_t)x->n_tensors + 1;
+    int first = 0, lacking;
 
     if (n == 0) {
         report_add(x->r, SEV_WARNING, "no_optimizer", x->path, ERR_NO_BYTE, NULL,
@@ -329,7 +307,8 @@ void lightning_read_optimizer(struct lightning *x)
     if (read_lightning_groups(&p) && list_states(&p)) {
         for (int i = 0; i < p.n; i++)
             read_states_of(&p, i);
-        report_params_without_states(&p);
+        lacking = adam_count_stateless(p.state, p.n, &first);
+        adam_report_no_state(x->r, x->path, lacking ? name_of(&p, first) : NULL, lacking, p.n, false);
         check_states_alike(&p);
         find_lightning_step(&p);
         if (p.more_text.len)

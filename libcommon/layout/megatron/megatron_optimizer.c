@@ -150,21 +150,6 @@ static bool read_step_value(const struct megatron *x, const struct pt *pt, const
     return false;
 }
 
-/* Report once for each file that a state has both moments of Adam but no step, and the groups have none either. */
-static void check_state_step(const struct megatron *x, const struct pt *pt, const struct pk *state)
-{
-    uint32_t n = 0;
-    struct pk **item = pk_items(pk_get(torch_dict_of(optimizer_of(pt)), "param_groups"), &n);
-
-    if (!pk_get(state, "exp_avg") || !pk_get(state, "exp_avg_sq") || pk_get(state, "step") ||
-        report_has(x->r, "step", pt_path(pt), ERR_NO_BYTE))
-        return;
-    for (uint32_t g = 0; item && g < n; g++)
-        if (pk_get(item[g], "step"))
-            return;
-    report_add(x->r, SEV_ERROR, "step", pt_path(pt), ERR_NO_BYTE, NULL, "has moments of Adam, but no step of them");
-}
-
 /* Read the steps of a rank's groups, where optimizers other than torch's have them. Returns false after a report. */
 static bool read_group_steps(const struct megatron *x, const struct pt *pt)
 {
@@ -323,7 +308,8 @@ static const char *read_weight_states(const struct megatron *x, struct plain_ran
         if (!why && read_step_value(x, k[t]->pt, pk_get(found[t].state, "step"), &step) &&
             !set_megatron_step(x, k[t]->pt, "the step of a parameter", step))
             why = "the steps of parameters differ";
-        check_state_step(x, k[t]->pt, found[t].state);
+        adam_check_step_there(found[t].state, pk_get(torch_dict_of(optimizer_of(k[t]->pt)), "param_groups"),
+                              pt_path(k[t]->pt), x->r);
         x->s->run.step_in_state = x->s->run.step_is_tensor =
             x->s->run.step_in_state || pk_get(found[t].state, "step") != NULL;
         v[t] = found[t].master;
