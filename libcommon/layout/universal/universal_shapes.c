@@ -9,21 +9,9 @@
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/engine/zero_shape.h"
-
-/* Returns the file mp_rank_<mp>_model_states.pt if it is open, or NULL. */
-static const struct source_file *find_mp_rank(const struct source *s, int mp)
-{
-    for (int i = 0; i < s->n_files; i++) {
-        const struct ds_name n = ds_name_parse(s->file[i].name);
-
-        if (n.kind == DS_MP && n.mp == mp && s->file[i].pt)
-            return &s->file[i];
-    }
-    return NULL;
-}
 
 /* Returns the entry of a parameter in any group of param_shapes of an mp_rank file, or NULL if none has it. */
 static const struct pk *listed_shape(const struct source_file *f, const char *name)
@@ -126,7 +114,7 @@ void universal_check_shapes(const struct source *s, struct report *r)
     for (int pp = 0; tp > 0 && pp < s->topo.pp && pp < s->n_files; pp++) {
         int n = 0;
 
-        while (n < tp && (f[n] = find_mp_rank(s, pp * tp + n)))
+        while (n < tp && (f[n] = ds_mp_file(s, pp, n)))
             n++;
         for (int t = 0; n == tp && t < n; t++)
             compare_rank(s, f, n, t, r);

@@ -3,7 +3,6 @@
  */
 #include "libcommon/layout/hf/check/hf_required.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,8 +255,8 @@ static const char *reason_text(const struct required_check *c, const struct mode
 
 /* ---- layers ---- */
 
-/* Returns the number of the layer in `name` where the listed name has its '*', or -1. *rest is what follows. */
-static int layer_in_name(const char *listed, const char *name, const char **rest)
+/* Returns the number of the layer in `name` where the listed name has its '*', or -1. */
+static int layer_in_name(const char *listed, const char *name)
 {
     const char *star = strchr(listed, '*');
     const size_t before = star ? (size_t)(star - listed) : 0;
@@ -266,25 +265,8 @@ static int layer_in_name(const char *listed, const char *name, const char **rest
     if (!star || strncmp(listed, name, before) != 0)
         return -1;
     digits = strspn(name + before, "0123456789");
-    *rest = name + before + digits;
-    return digits && digits < 6 && **rest == '.' && atoi(name + before) < NUMBERED_LAYERS_MAX ? atoi(name + before)
-                                                                                              : -1;
-}
-
-/* Returns true if the rest of a name is that of the listed name, in which '#' stands for a number. */
-static bool is_rest_of(const char *listed, const char *rest)
-{
-    for (; *listed; listed++) {
-        if (*listed != '#') {
-            if (*listed != *rest++)
-                return false;
-            continue;
-        }
-        if (!isdigit((unsigned char)*rest))
-            return false;
-        rest += strspn(rest, "0123456789");
-    }
-    return *rest == '\0';
+    return digits && digits < 6 && name[before + digits] == '.' && atoi(name + before) < NUMBERED_LAYERS_MAX ?
+           atoi(name + before) : -1;
 }
 
 static bool is_of_experts(const struct model_tensor *t)
@@ -308,17 +290,18 @@ static void find_layers(struct required_check *c)
         const char *listed[2] = { name_in_files(c, t->name), t->other ? name_in_files(c, t->other) : NULL };
 
         for (int side = 0; side < 2 && listed[side]; side++) {
-            const char *star = strchr(listed[side], '*'), *rest = NULL;
+            const char *star = strchr(listed[side], '*');
             const char *begin = star ? arena_strndup(c->arena, listed[side], (size_t)(star - listed[side])) : NULL;
 
             for (int i = begin ? first_required_name(c, begin) : c->n; i < c->n && str_starts(c->name[i], begin); i++) {
-                const int layer = layer_in_name(listed[side], c->name[i], &rest);
+                const int layer = layer_in_name(listed[side], c->name[i]);
+                int same;
 
                 if (layer < 0)
                     continue;
                 c->layer[layer] = true;
                 c->n_layers = layer >= c->n_layers ? layer + 1 : c->n_layers;
-                c->experts[layer] |= is_of_experts(t) && is_rest_of(star + 1, rest);
+                c->experts[layer] |= is_of_experts(t) && model_tensor_matches(listed[side], c->name[i], &same);
             }
         }
     }
@@ -392,16 +375,15 @@ static bool is_checked(const struct required_check *c, const struct model_tensor
 /* Returns true if at least one parameter other than a head has a name of the list. */
 static bool has_listed_name(const struct required_check *c)
 {
-    const char *rest;
+    int layer;
 
     for (int k = 0; k < c->facts->n_tensors; k++) {
-        const char *listed = name_in_files(c, c->facts->tensor[k].name), *star = strchr(listed, '*');
+        const char *listed = name_in_files(c, c->facts->tensor[k].name);
 
         if (!is_of_base(c->facts, c->facts->tensor[k].name))
             continue;
         for (int i = 0; i < c->n; i++)
-            if (star ? layer_in_name(listed, c->name[i], &rest) >= 0 && is_rest_of(star + 1, rest)
-                     : strcmp(listed, c->name[i]) == 0)
+            if (model_tensor_matches(listed, c->name[i], &layer))
                 return true;
     }
     return false;

@@ -98,27 +98,6 @@ static int64_t evaluate_size(const struct shapes_check *c, const char *text, siz
 
 /* ---- tensors ---- */
 
-/* Returns true if the name is that of the list, where '*' and '#' are numbers. *layer receives the number at '*'. */
-static bool is_listed_name(const char *listed, const char *name, int *layer)
-{
-    *layer = -1;
-    for (; *listed; listed++) {
-        const size_t digits = strspn(name, "0123456789");
-
-        if (*listed != '*' && *listed != '#') {
-            if (*listed != *name++)
-                return false;
-            continue;
-        }
-        if (digits == 0 || digits > 6)
-            return false;
-        if (*listed == '*')
-            *layer = atoi(name);
-        name += digits;
-    }
-    return *name == '\0';
-}
-
 static bool has_float_weights(const struct param *p)
 {
     const struct tmap *m = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
@@ -167,7 +146,8 @@ static void check_listed_shape(const struct shapes_check *c, const struct model_
         const struct param *p = &c->s->param[i];
         int layer;
 
-        if (!is_listed_name(t->name, p->name, &layer) && !(of_base && is_listed_name(t->name + base, p->name, &layer)))
+        if (!model_tensor_matches(t->name, p->name, &layer) &&
+            !(of_base && model_tensor_matches(t->name + base, p->name, &layer)))
             continue;
         if (!has_float_weights(p) || (t->shape && check_shape_of(c, p, t->shape, layer)))
             continue;

@@ -296,3 +296,23 @@ const struct model_facts *model_table_at(const struct model_table *t, int i)
 {
     return i < t->n_models ? &t->model[i] : NULL;
 }
+
+bool model_tensor_matches(const char *listed, const char *name, int *layer)
+{
+    *layer = -1;
+    for (; *listed; listed++) {
+        const size_t digits = strspn(name, "0123456789");
+
+        if (*listed != '*' && *listed != '#') {
+            if (*listed != *name++)
+                return false;
+            continue;
+        }
+        if (digits == 0 || digits > 6)
+            return false;
+        if (*listed == '*')
+            *layer = atoi(name);
+        name += digits;
+    }
+    return *name == '\0';
+}

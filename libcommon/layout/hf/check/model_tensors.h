@@ -63,4 +63,10 @@ const struct model_facts *model_table_find(const struct model_table *t, const ch
 /* Returns the facts about the i-th model_type, or NULL if there are not so many. */
 const struct model_facts *model_table_at(const struct model_table *t, int i);
 
+/*
+ * Returns true if `name` is a name of a model_tensor, `listed`, in which '*' and '#' stand for numbers. *layer receives
+ * the number at '*', or -1 if there is none.
+ */
+bool model_tensor_matches(const char *listed, const char *name, int *layer);
+
 #endif
