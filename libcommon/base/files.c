@@ -855,6 +855,22 @@ int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
     return 0;
 }
 
+int read_all_at(int fd, void *buf, size_t n, uint64_t at)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, (char *)buf + done, n - done, (off_t)(at + done));
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            errno = EIO;
+        if (got <= 0)
+            return -1;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
 int file_lock(const char *path, bool *busy, struct err *e)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);

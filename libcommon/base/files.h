@@ -214,6 +214,8 @@ MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* writes at the current position; returns -1 with
                                                                  * errno set */
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* returns -1 with errno set */
+/* Returns -1 with errno set. A file that ends before the n bytes is EIO. */
+MUST_CHECK int read_all_at(int fd, void *buf, size_t n, uint64_t at);
 MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */

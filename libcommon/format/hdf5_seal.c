@@ -1,7 +1,6 @@
 /* hdf5_seal.c - compute, write and check the seal, which holds the CRC of all bytes outside of tensors */
 #include "libcommon/format/hdf5_seal.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,22 +14,6 @@
 enum { RUN_SIZE = 16, TAIL_SIZE = 20, CHUNK = 1 << 18 };
 
 static const char magic[8] = { 'S', 'K', 'H', '5', 'S', 'E', 'A', 'L' };
-
-static int read_all_at(int fd, void *buf, size_t n, uint64_t at)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(fd, (char *)buf + done, n - done, (off_t)(at + done));
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0)
-            errno = EIO;                /* the file has become shorter since its size was read */
-        if (got <= 0)
-            return -1;
-        done += (size_t)got;
-    }
-    return 0;
-}
 
 /* Compute the CRC of the bytes of all runs, one run after the other. */
 static int crc_of_runs(int fd, const struct h5_run *run, int n, uint32_t *crc)

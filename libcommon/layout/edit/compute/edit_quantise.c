@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/source_facts.h"
@@ -31,6 +33,7 @@ struct edit_quantise {
     int n;
     struct quantise_matrix *matrix;     /* [n] */
     struct edit_computed *codes, *scales;       /* [n]; `arg` is the matrix */
+    int scales_fd;                      /* spool file of the scales */
     json_t *kept;                       /* names of the modules whose matrices keep their type */
 };
 
@@ -230,10 +233,25 @@ static bool quantise_block(struct quantise_band *b, int64_t from, int64_t end)
     return true;
 }
 
-/* Read the matrix band by band. Pass on the codes, or the scales if `scales` is true. */
-static int quantise_tensor(const struct edit_quantise *q, const struct edit_computed *c, bool scales,
-                           struct edit_output *o, struct err *e)
+static int fail_spool(struct err *e, const char *what)
 {
+    err_sys(e, "the temporary file next to the result", what);
+    return -1;
+}
+
+/* Write the scales of the band that begins at `row` into the spool file, at their place. */
+static int write_scales(const struct edit_quantise *q, const struct quantise_band *b, int64_t row, struct err *e)
+{
+    const uint64_t bytes = (uint64_t)b->m->grid_cols * sizeof *b->scale;
+    const uint64_t at = q->scales[b->m - q->matrix].at + (uint64_t)(row / BLOCK) * bytes;
+
+    return write_all_at(q->scales_fd, b->scale, (size_t)bytes, at) < 0 ? fail_spool(e, "cannot write") : 0;
+}
+
+/* Read the matrix band by band. Pass on the codes, and write the scales. */
+static int compute_codes(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e)
+{
+    const struct edit_quantise *q = ctx;
     const struct quantise_matrix *m = c->arg;
     const struct tmap *map = quantised_map(m->p);
     const int64_t size = dtype_size(m->dtype), cols = m->cols;
@@ -258,8 +276,9 @@ static int quantise_tensor(const struct edit_quantise *q, const struct edit_comp
                 rc = -1;
             }
         if (rc == 0)
-            rc = scales ? edit_output_add(o, b.scale, (uint64_t)m->grid_cols * sizeof *b.scale, e) :
-                          edit_output_add(o, b.code, (uint64_t)(b.rows * cols), e);
+            rc = write_scales(q, &b, row, e);
+        if (rc == 0)
+            rc = edit_output_add(o, b.code, (uint64_t)(b.rows * cols), e);
     }
     reader_free(r);
     free(in);
@@ -269,14 +288,19 @@ static int quantise_tensor(const struct edit_quantise *q, const struct edit_comp
     return rc;
 }
 
-static int compute_codes(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e)
+/* Pass on the scales that compute_codes() has written. */
+static int pass_on_scales(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e)
 {
-    return quantise_tensor(ctx, c, false, o, e);
-}
+    const struct edit_quantise *q = ctx;
+    char buffer[1 << 16];
+    int rc = 0;
 
-static int compute_scales(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e)
-{
-    return quantise_tensor(ctx, c, true, o, e);
+    for (uint64_t done = 0, n; done < c->len && rc == 0; done += n) {
+        n = min_u64(c->len - done, sizeof buffer);
+        rc = read_all_at(q->scales_fd, buffer, (size_t)n, c->at + done) < 0 ? fail_spool(e, "cannot read")
+                                                                            : edit_output_add(o, buffer, n, e);
+    }
+    return rc;
 }
 
 /* ---- the result ---- */
@@ -332,9 +356,11 @@ int edit_quantise_apply(struct edit *x, struct edit_quantise *q, const struct ed
                                 .stopped = o->stopped, .fd = o->codes_fd };
     struct edit_states *to;
 
+    edit_computed_bytes(q->scales, q->n);
+    q->scales_fd = o->scales_fd;
     if (edit_compute_values(q->s, &how, q->codes, q->n, e) < 0)
         return -1;
-    how.tensor = compute_scales;
+    how.tensor = pass_on_scales;
     how.type = &scale_type;
     how.fd = o->scales_fd;
     if (edit_compute_values(q->s, &how, q->scales, q->n, e) < 0)
