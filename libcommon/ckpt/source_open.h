@@ -10,11 +10,11 @@ struct arena;
 struct err;
 struct pk;
 struct source;
-/* The end of the error about a checkpoint of a form that is not supported. */
+
 /* Code of a note: a claim of the checkpoint was not compared, because the facts to compare it with are not known. */
 #define SOURCE_NOT_COMPARED "not_compared"
+/* The end of the error about a checkpoint of a form that is not supported. */
 #define SOURCE_NOT_CHECKED ", so nothing of it was checked, and it may be sound; ckpt-backup copy --any copies it"
-
 
 struct source_opts {
     bool no_tensors;            /* stop after topology, run state and the list of files (for the summary) */

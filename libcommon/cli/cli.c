@@ -92,7 +92,6 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     struct sigaction sa = { .sa_handler = on_signal };
 
     limit_free_memory();
-
     cli->tool = tool;
     cli_record_argv(argv);
     cli->name = cli_typed_name(tool);

@@ -994,8 +994,10 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         tag_path = xstrdup(path);
         listing_add(l, path_base(path), file);
     } else {
-        if (other_kind_of_file(path)) {
-            err_data(e, path, ERR_NO_BYTE, "is not a checkpoint, but %s", other_kind_of_file(path));
+        const char *other = other_kind_of_file(path);
+
+        if (other) {
+            err_data(e, path, ERR_NO_BYTE, "is not a checkpoint, but %s", other);
             goto out;
         }
         if (!archive_is_tar(path)) {

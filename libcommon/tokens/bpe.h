@@ -8,7 +8,7 @@
  *     (classes in classes, what \s matches) they are rewritten first;
  *   - with vocab.json, the name of a special token in a text is treated like other text, as in Megatron; with
  *   tokenizer.json, the added tokens are found in the text, and the template is applied.
- * If a tokenizer.json requires something that is not implemented here (other normalizers than NFC, other models), it
+ * A tokenizer.json with a feature that is not supported, such as a normalizer other than NFC or a model other than BPE,
  * is refused with an error that names the feature.
  *
  * Threads: a tokenizer never changes; each thread needs its own encoder.

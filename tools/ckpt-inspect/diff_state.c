@@ -92,7 +92,7 @@ static bool read_pickled_bytes(const struct diff_walk *w, const struct source *s
  */
 static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
-    enum { MOST = 64 << 20 };           /* limit in bytes; the state of a random generator has a few KB */
+    enum { MOST = 64 << 20 };           /* limit in bytes; longer tensors are not compared */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
     struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
     char *buf;
@@ -288,7 +288,7 @@ static void compare_dimension(const struct diff_state *out, const char *key, int
 {
     if (a != b)
         diff_add(a > 0 && b > 0 ? out->run : out->by_layout, key, a > 0 ? json_integer(a) : NULL,
-                       b > 0 ? json_integer(b) : NULL);
+                 b > 0 ? json_integer(b) : NULL);
 }
 
 /* Returns true if the source has a configuration. If it has, a flag that is not set is known to be false. */
@@ -316,7 +316,7 @@ static void compare_run(const struct diff_state *out, const struct source *x, co
     compare_dimension(out, "vocab_tokens", a->vocab_tokens, b->vocab_tokens);
     if ((in_a && in_b && a->embed_layernorm != b->embed_layernorm) || (in_a != in_b))
         diff_add(in_a && in_b ? out->run : out->by_layout, "embed_layernorm",
-                       in_a ? json_integer(a->embed_layernorm) : NULL, in_b ? json_integer(b->embed_layernorm) : NULL);
+                 in_a ? json_integer(a->embed_layernorm) : NULL, in_b ? json_integer(b->embed_layernorm) : NULL);
     if ((p || q) && (!p || !q || strcmp(p, q) != 0))
         diff_add(p && q ? out->run : out->by_layout, "position", p ? out_text(p) : NULL, q ? out_text(q) : NULL);
 }
@@ -405,7 +405,7 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
         compare_param_groups(w, w->a->run.param_groups, w->b->run.param_groups);
     else if (w->a->run.param_groups || w->b->run.param_groups)
         diff_add(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
-                       w->b->run.param_groups ? json_string("there") : NULL);
+                 w->b->run.param_groups ? json_string("there") : NULL);
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
     for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++) {
