@@ -39,7 +39,7 @@ static const struct {
     { "args.no_save_optim", BY_LAYOUT }, { "args.load", BY_LAYOUT }, { "args.save", BY_LAYOUT },
     { "args.tensorboard_dir", BY_LAYOUT }, { "checkpoint_info.padded_vocab_size", BY_LAYOUT },
     { "universal_checkpoint_info", BY_LAYOUT }, { "ds_version", BY_LAYOUT },
-    { "ds_config.zero_optimization.stage", BY_LAYOUT },
+    { "ds_config.zero_optimization.stage", BY_LAYOUT }, { "content_metadata.distrib_optim_sharding_type", BY_LAYOUT },
     { "module", ELSEWHERE }, { "optimizer", ELSEWHERE }, { "param_shapes", ELSEWHERE }, { "shared_params", ELSEWHERE },
     { "buffer_names", BY_TOPOLOGY }, { "frozen_param_shapes", ELSEWHERE }, { "frozen_param_fragments", ELSEWHERE },
     { "sparse_tensor_module_names", ELSEWHERE }, { "csr_tensor_module_names", ELSEWHERE },
