@@ -233,11 +233,7 @@ static bool quantise_block(struct quantise_band *b, int64_t from, int64_t end)
     return true;
 }
 
-static int fail_spool(struct err *e, const char *what)
-{
-    err_sys(e, "the temporary file next to the result", what);
-    return -1;
-}
+static const char spool_name[] = "the temporary file next to the result";
 
 /* Write the scales of the band that begins at `row` into the spool file, at their place. */
 static int write_scales(const struct edit_quantise *q, const struct quantise_band *b, int64_t row, struct err *e)
@@ -245,7 +241,10 @@ static int write_scales(const struct edit_quantise *q, const struct quantise_ban
     const uint64_t bytes = (uint64_t)b->m->grid_cols * sizeof *b->scale;
     const uint64_t at = q->scales[b->m - q->matrix].at + (uint64_t)(row / BLOCK) * bytes;
 
-    return write_all_at(q->scales_fd, b->scale, (size_t)bytes, at) < 0 ? fail_spool(e, "cannot write") : 0;
+    if (write_all_at(q->scales_fd, b->scale, (size_t)bytes, at) == 0)
+        return 0;
+    err_sys(e, spool_name, "cannot write");
+    return -1;
 }
 
 /* Read the matrix band by band. Pass on the codes, and write the scales. */
@@ -297,8 +296,11 @@ static int pass_on_scales(const void *ctx, const struct edit_computed *c, struct
 
     for (uint64_t done = 0, n; done < c->len && rc == 0; done += n) {
         n = min_u64(c->len - done, sizeof buffer);
-        rc = read_all_at(q->scales_fd, buffer, (size_t)n, c->at + done) < 0 ? fail_spool(e, "cannot read")
-                                                                            : edit_output_add(o, buffer, n, e);
+        rc = read_all_at(q->scales_fd, buffer, (size_t)n, c->at + done);
+        if (rc < 0)
+            err_sys(e, spool_name, "cannot read");
+        else
+            rc = edit_output_add(o, buffer, n, e);
     }
     return rc;
 }
