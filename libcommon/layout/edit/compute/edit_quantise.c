@@ -80,8 +80,9 @@ static int add_matrix(struct edit_quantise *q, struct param *p, struct err *e)
     } else if (named && p->ndim == 2 && is_in_list(kept_modules, last)) {
         json_array_append_new(q->kept, json_string(module));
     } else if (p->ndim == 3 && strstr(p->name, ".experts.")) {
-        err_usage(e, "cast fp8: %s holds all experts of a layer, and only matrices of two dimensions can be quantized; "
-                     "'export-hf --experts split' writes one for each expert, if the model type has this form", p->name);
+        err_usage(e, "cast fp8: %s holds all experts of a layer, and only matrices of two dimensions can be quantized"
+                     "; 'export-hf --experts split' writes one for each expert, if the model type has this form",
+                  p->name);
         rc = -1;
     } else {
         err_usage(e, "cast fp8: it is not known whether %s, of %d dimensions and type %s, is the matrix of a linear "
