@@ -545,10 +545,11 @@ static char *find_nemo_last(const char *dir)
 
     (void)!read_names(dir, &names, &n, &ignored);
     for (int i = 0; i < n; i++) {
-        char *path = path_join(dir, names[i]), *marker = nemo_find_marker(path);
+        char *path = path_join(dir, names[i]), *marker = NULL;
         struct stat st;
 
-        if (str_ends(names[i], "-last") && lstat(path, &st) == 0 && is_nemo_folder(path) && !marker &&
+        if (str_ends(names[i], "-last") && lstat(path, &st) == 0 && is_nemo_folder(path) &&
+            !(marker = nemo_find_marker(path)) &&
             (!found || st.st_mtim.tv_sec > newest.tv_sec ||
              (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec > newest.tv_nsec))) {
             newest = st.st_mtim;
