@@ -263,3 +263,32 @@ int64_t zero_piece(const struct zero_shape *x, int g, const struct zero_slot *s,
     *skip = (int64_t)r * c;
     return left < 0 ? 0 : left > c ? c : left;
 }
+
+/* ---- what files record of the positions ---- */
+
+struct pk *zero_alignment_tree(struct arena *a, const struct zero_shape *x, int g)
+{
+    struct pk *pads = pk_list(a);
+
+    for (int i = 0; i < x->group[g].n; i++)
+        pk_add(a, pads, pk_int(a, x->group[g].slot[i].pad));
+    return pads;
+}
+
+struct pk *zero_mapping_tree(struct arena *a, const struct zero_shape *x, int g, int r)
+{
+    struct pk *d = pk_ordered_dict(a);
+
+    for (int i = 0; i < x->group[g].n; i++) {
+        int64_t at, skip, n = zero_piece(x, g, &x->group[g].slot[i], r, &at, &skip);
+        struct pk *f = pk_dict(a);
+
+        if (n == 0)
+            continue;
+        pk_set_int(a, f, "numel", n);
+        pk_set_int(a, f, "start", at);
+        pk_set_str(a, d, x->group[g].slot[i].name,
+                   pk_object(a, "deepspeed.utils.tensor_fragment", "fragment_address", f));
+    }
+    return d;
+}

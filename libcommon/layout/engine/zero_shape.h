@@ -65,6 +65,13 @@ int64_t zero_lean(const struct zero_shape *x, int g, int r);
  * set to its offset in the rank's vector, *skip to its offset in the parameter.
  */
 int64_t zero_piece(const struct zero_shape *x, int g, const struct zero_slot *s, int r, int64_t *at, int64_t *skip);
+/* Returns the item of param_alignment_paddings for group g: the padding after each parameter. */
+struct pk *zero_alignment_tree(struct arena *a, const struct zero_shape *x, int g);
+/*
+ * Returns the item of param_slice_mappings for group g: the positions of rank r's parts of parameters in its vector.
+ * They may differ from those that DeepSpeed would write.
+ */
+struct pk *zero_mapping_tree(struct arena *a, const struct zero_shape *x, int g, int r);
 /*
  * Returns the number of elements of each rank's piece of a parameter of n elements in ZeRO-3. The pieces of the last
  * ranks may include padding.

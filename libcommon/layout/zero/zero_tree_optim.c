@@ -164,44 +164,19 @@ static struct pk *paddings(struct optim *k)
 
 static struct pk *alignments(struct optim *k)
 {
-    const struct zero_shape *x = &k->t->shape;
     struct pk *list = pk_list(k->a);
 
-    for (int g = 0; g < x->n_groups; g++) {
-        struct pk *pads = pk_list(k->a);
-
-        for (int i = 0; i < x->group[g].n; i++)
-            pk_add(k->a, pads, pk_int(k->a, x->group[g].slot[i].pad));
-        pk_add(k->a, list, pads);
-    }
+    for (int g = 0; g < k->t->shape.n_groups; g++)
+        pk_add(k->a, list, zero_alignment_tree(k->a, &k->t->shape, g));
     return list;
 }
 
-/*
- * Returns param_slice_mappings: the positions of this rank's parts of parameters in its vectors. They may differ from
- * those that DeepSpeed would write.
- */
 static struct pk *mappings(struct optim *k)
 {
-    const struct zero_shape *x = &k->t->shape;
     struct pk *list = pk_list(k->a);
 
-    for (int g = 0; g < x->n_groups; g++) {
-        struct pk *d = pk_ordered_dict(k->a);
-
-        for (int i = 0; i < x->group[g].n; i++) {
-            int64_t at, skip, n = zero_piece(x, g, &x->group[g].slot[i], k->rank, &at, &skip);
-            struct pk *f = pk_dict(k->a);
-
-            if (n == 0)
-                continue;
-            pk_set_int(k->a, f, "numel", n);
-            pk_set_int(k->a, f, "start", at);
-            pk_set_str(k->a, d, x->group[g].slot[i].name,
-                       pk_object(k->a, "deepspeed.utils.tensor_fragment", "fragment_address", f));
-        }
-        pk_add(k->a, list, d);
-    }
+    for (int g = 0; g < k->t->shape.n_groups; g++)
+        pk_add(k->a, list, zero_mapping_tree(k->a, &k->t->shape, g, k->rank));
     return list;
 }
 
