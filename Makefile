@@ -19,7 +19,9 @@ LIBDIR  ?= $(PREFIX)/lib
 T       ?= *
 CUDA    ?= 1
 CUDA_HOME ?= /usr/local/cuda
-CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80
+# Machine code for Hopper and for the A100; the PTX is for the driver of any other GPU since the A100 (Ada, Blackwell).
+CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80 \
+             -gencode arch=compute_80,code=compute_80
 # Where shardkit-cuda.so looks for cuBLAS first; nothing: only where the dynamic linker does.
 CUDA_RPATH ?= $(CUDA_HOME)/lib64
 
@@ -58,7 +60,8 @@ APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps 
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 CPPFLAGS_ALL := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DSHARDKIT_VERSION='"$(VERSION)"' $(CPPFLAGS)
-CFLAGS_release := -O2 -g
+# -g1: functions and lines for backtraces, but no variables, which take a tenth of the time; B=debug has them.
+CFLAGS_release := -O2 -g1
 CFLAGS_debug   := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 CFLAGS_tsan    := -O1 -g -fsanitize=thread
 # What `make demo` builds: only the kernels are optimised, for this machine.
@@ -102,9 +105,8 @@ KERNEL_COPY := $(if $(filter avx512bf16,$(ISA_LIST)),$(filter-out $(KERNEL_BF16)
 OBJCOPY ?= objcopy
 KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:%.c=$(O)/%.$(i).o))
 # Whether an element lies in a vector loop's body or tail must not change its bits: no contraction.
-# A loop that clang leaves as it is, is slower, not wrong. -g1: lines and functions for backtraces, but no variables,
-# which take a fifth of the time.
-KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3 -g1) -ffp-contract=off -fno-math-errno -fno-trapping-math \
+# A loop that clang leaves as it is, is slower, not wrong.
+KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math \
                  -Wno-pass-failed
 KERNELS   := $(O)/libkernels.a
 # What the converters' command lines share.
