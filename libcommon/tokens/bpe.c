@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
@@ -58,6 +60,23 @@ static int char_byte(const struct bpe *b, const char **p, const char *end)
 
 /* ---- tables ---- */
 
+/* Returns the last n < 8 bytes of a text as a number. Texts of the same length are equal if their numbers are. */
+static uint64_t tail_bytes(const char *p, size_t n)
+{
+    uint32_t a, b;
+    uint16_t c;
+
+    if (n >= 4) {
+        memcpy(&a, p, 4);
+        memcpy(&b, p + n - 4, 4);
+        return (uint64_t)a << 32 | b;
+    }
+    if (n < 2)
+        return n ? (uint8_t)*p : 0;
+    memcpy(&c, p, 2);
+    return (uint64_t)c << 8 | (uint8_t)p[n - 1];
+}
+
 uint32_t bpe_hash(const char *p, size_t n)
 {
     uint64_t h = n * 0x9e3779b97f4a7c15u, v;
@@ -68,9 +87,7 @@ uint32_t bpe_hash(const char *p, size_t n)
         h ^= h >> 32;
     }
     if (n) {
-        v = 0;
-        memcpy(&v, p, n);
-        h = (h ^ v) * 0xff51afd7ed558ccdu;
+        h = (h ^ tail_bytes(p, n)) * 0xff51afd7ed558ccdu;
         h ^= h >> 32;
     }
     h *= 0xc4ceb9fe1a85ec53u;
@@ -88,6 +105,21 @@ struct bpe *bpe_new(void)
     return b;
 }
 
+/*
+ * Allocate a hash table whose bytes are all 0xff. Large pages, where the system gives them on request, save most of the
+ * time that the first access to each small page takes.
+ */
+static void *alloc_table(struct bpe *b, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    char *table = arena_alloc(b->arena, bytes);
+    uintptr_t first = align_up((uintptr_t)table, page), end = align_down((uintptr_t)table + bytes, page);
+
+    if (first < end)
+        madvise((void *)first, end - first, MADV_HUGEPAGE);
+    return memset(table, 0xff, bytes);
+}
+
 static uint32_t table_mask(size_t n)
 {
     uint32_t size = 1024;
@@ -97,57 +129,88 @@ static uint32_t table_mask(size_t n)
     return size - 1;
 }
 
-void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges)
+void bpe_size_merges(struct bpe *b, size_t n_merges)
 {
-    b->by_text_mask = table_mask(n_tokens);
-    b->by_text = arena_alloc(b->arena, ((size_t)b->by_text_mask + 1) * sizeof *b->by_text);
-    memset(b->by_text, 0xff, ((size_t)b->by_text_mask + 1) * sizeof *b->by_text);
     b->merge_mask = table_mask(n_merges);
-    b->merge = arena_alloc(b->arena, ((size_t)b->merge_mask + 1) * sizeof *b->merge);
-    memset(b->merge, 0xff, ((size_t)b->merge_mask + 1) * sizeof *b->merge);
+    b->merge = alloc_table(b, ((size_t)b->merge_mask + 1) * sizeof *b->merge);
+}
+
+static bool is_same_text(const char *a, const char *b, size_t n)
+{
+    uint64_t x, y;
+
+    for (; n >= 8; a += 8, b += 8, n -= 8) {
+        memcpy(&x, a, 8);
+        memcpy(&y, b, 8);
+        if (x != y)
+            return false;
+    }
+    return tail_bytes(a, n) == tail_bytes(b, n);
 }
 
 /* Returns the slot that holds the text, or the empty slot in which it would be inserted. */
-static int32_t *text_slot(const struct bpe *b, const char *text, size_t len)
+static struct bpe_text_slot *text_slot(const struct bpe *b, const char *text, size_t len, uint32_t hash)
 {
-    uint32_t i = bpe_hash(text, len) & b->by_text_mask;
+    uint32_t i = hash & b->by_text_mask;
 
-    for (; b->by_text[i] >= 0; i = (i + 1) & b->by_text_mask) {
-        const struct bpe_token *t = &b->token[b->by_text[i]];
+    for (; b->by_text[i].id >= 0; i = (i + 1) & b->by_text_mask) {
+        const struct bpe_token *t = &b->token[b->by_text[i].id];
 
-        if (t->text_len == len && memcmp(t->text, text, len) == 0)
+        if (b->by_text[i].hash == hash && t->text_len == len && is_same_text(t->text, text, len))
             break;
     }
     return &b->by_text[i];
 }
 
-static int32_t find_text(const struct bpe *b, const char *text, size_t len)
+int32_t bpe_find_text(const struct bpe *b, const char *text, size_t len, uint32_t hash)
 {
-    return *text_slot(b, text, len);
+    return text_slot(b, text, len, hash)->id;
 }
 
-/*
- * Compute the bytes of a token from its text. If the text has a character that does not stand for a byte, the bytes of
- * the text itself are used.
- */
-static void spell_out(struct bpe *b, struct bpe_token *t)
+static int32_t find_text(const struct bpe *b, const char *text, size_t len)
 {
-    char *out = arena_alloc(b->arena, t->text_len + 1);
-    const char *p = t->text, *end = p + t->text_len;
-    uint32_t n = 0;
+    return bpe_find_text(b, text, len, bpe_hash(text, len));
+}
 
-    while (p < end) {
-        int byte = char_byte(b, &p, end);
+int bpe_index_tokens(struct bpe *b, size_t n_tokens)
+{
+    enum { AHEAD = 8 };
 
-        if (byte < 0) {
-            t->bytes = t->text;
-            t->len = t->text_len;
-            return;
-        }
-        out[n++] = (char)byte;
+    if (b->by_text && table_mask(n_tokens) <= b->by_text_mask)
+        return 0;
+    b->by_text_mask = table_mask(n_tokens);
+    b->by_text = alloc_table(b, ((size_t)b->by_text_mask + 1) * sizeof *b->by_text);
+    for (int32_t id = 0; id < b->n_ids; id++) {
+        const struct bpe_token *t = &b->token[id];
+        struct bpe_text_slot *slot;
+
+        if (id + AHEAD < b->n_ids)
+            __builtin_prefetch(&b->by_text[t[AHEAD].hash & b->by_text_mask], 1);
+        if (!t->text)
+            continue;
+        slot = text_slot(b, t->text, t->text_len, t->hash);
+        if (slot->id >= 0)
+            return -1;
+        *slot = (struct bpe_text_slot){ t->hash, id };
     }
-    t->bytes = out;
-    t->len = n;
+    return 0;
+}
+
+/* Copy the text of a token. Texts lie next to each other, without padding. */
+static const char *keep_text(struct bpe *b, const char *text, size_t len)
+{
+    enum { BLOCK = 1 << 16 };
+    char *kept;
+
+    if (!b->texts || len > b->texts_room) {
+        b->texts_room = len > BLOCK ? len : BLOCK;
+        b->texts = arena_alloc(b->arena, b->texts_room);
+    }
+    kept = b->texts;
+    memcpy(kept, text, len);
+    b->texts += len;
+    b->texts_room -= len;
+    return kept;
 }
 
 static void grow_ids(struct bpe *b, int32_t n)
@@ -161,40 +224,51 @@ static void grow_ids(struct bpe *b, int32_t n)
         b->n_ids = n;
 }
 
-int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw)
+int bpe_store_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw)
 {
-    int32_t *slot = text_slot(b, text, len);
-    struct bpe_token *t;
-
-    if (*slot >= 0)                     /* this is an added token that is also in the vocabulary */
-        return *slot == id ? 0 : -1;
     if (id < 0 || id >= BPE_MAX_IDS)
         return -1;
     grow_ids(b, (int32_t)id + 1);
-    t = &b->token[id];
-    if (t->text)
+    if (b->token[id].text)
         return -1;
-    t->text = arena_strndup(b->arena, text, len);
-    t->text_len = (uint32_t)len;
-    if (raw) {
-        t->bytes = t->text;
-        t->len = t->text_len;
-    } else {
-        spell_out(b, t);
-    }
-    *slot = (int32_t)id;
+    b->token[id] = (struct bpe_token){ keep_text(b, text, len), bpe_hash(text, len), (uint32_t)len & INT32_MAX, raw };
     b->n_tokens++;
     return 0;
 }
 
-static uint32_t merge_slot(const struct bpe *b, int32_t left, int32_t right)
+int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw)
+{
+    struct bpe_text_slot *slot = text_slot(b, text, len, bpe_hash(text, len));
+
+    if (slot->id >= 0)                  /* this is an added token that is also in the vocabulary */
+        return slot->id == id ? 0 : -1;
+    if (bpe_store_token(b, text, len, id, raw) < 0)
+        return -1;
+    *slot = (struct bpe_text_slot){ b->token[id].hash, (int32_t)id };
+    return 0;
+}
+
+static uint32_t merge_hash(const struct bpe *b, int32_t left, int32_t right)
 {
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
-    uint32_t i = (uint32_t)(h >> 32) & b->merge_mask;
+
+    return (uint32_t)(h >> 32) & b->merge_mask;
+}
+
+static uint32_t merge_slot(const struct bpe *b, int32_t left, int32_t right)
+{
+    uint32_t i = merge_hash(b, left, right);
 
     while (b->merge[i].left >= 0 && (b->merge[i].left != left || b->merge[i].right != right))
         i = (i + 1) & b->merge_mask;
     return i;
+}
+
+void bpe_put_merge(struct bpe *b, const struct bpe_merge *m) { b->merge[merge_slot(b, m->left, m->right)] = *m; }
+
+void bpe_prefetch_merge(const struct bpe *b, const struct bpe_merge *m)
+{
+    __builtin_prefetch(&b->merge[merge_hash(b, m->left, m->right)], 1);
 }
 
 const struct bpe_merge *bpe_find_merge(const struct bpe *b, int32_t left, int32_t right)
@@ -219,8 +293,7 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
     free(both);
     if (joined < 0)
         return "joined";
-    /* If a pair is listed twice, the last occurrence counts, as in the original tokenizers. */
-    b->merge[merge_slot(b, l, r)] = (struct bpe_merge){ .left = l, .right = r, .rank = rank, .id = joined };
+    bpe_put_merge(b, &(struct bpe_merge){ .left = l, .right = r, .rank = rank, .id = joined });
     return NULL;
 }
 
@@ -264,7 +337,9 @@ struct bpe *bpe_bytes(void)
 {
     struct bpe *b = bpe_new();
 
-    bpe_size_tables(b, 257, 0);
+    if (bpe_index_tokens(b, 257) < 0)
+        abort();
+    bpe_size_merges(b, 0);
     for (int i = 0; i < 256; i++) {
         char byte = (char)i;
 
@@ -297,7 +372,9 @@ static int read_vocab_file(struct bpe *b, const char *path, size_t n_merges, str
         err_data(e, path, vocab ? 0 : (uint64_t)je.position, "%s", vocab ? "no JSON object" : je.text);
         goto out;
     }
-    bpe_size_tables(b, json_object_size(vocab), n_merges);
+    if (bpe_index_tokens(b, json_object_size(vocab)) < 0)
+        abort();                        /* there are no tokens yet */
+    bpe_size_merges(b, n_merges);
     json_object_keylen_foreach(vocab, key, len, id) {
         if (!json_is_integer(id) || bpe_add_token(b, key, len, json_integer_value(id), false) < 0) {
             err_data(e, path, ERR_NO_BYTE, "token '%s': its id is used twice, missing, or above %d", key, BPE_MAX_IDS);
@@ -410,6 +487,29 @@ int32_t bpe_eod(const struct bpe *b)
     return -1;
 }
 
+/*
+ * Append the bytes of a token. If its text has a character that does not stand for a byte, the bytes of the text itself
+ * are used.
+ */
+static void add_token_bytes(const struct bpe *b, const struct bpe_token *t, struct strbuf *out)
+{
+    const char *p = t->text, *end = p + t->text_len;
+    size_t before = out->len;
+
+    while (!t->raw && p < end) {
+        int byte = char_byte(b, &p, end);
+        char c = (char)byte;
+
+        if (byte < 0) {
+            out->len = before;
+            break;
+        }
+        strbuf_add(out, &c, 1);
+    }
+    if (out->len == before)
+        strbuf_add(out, t->text, t->text_len);
+}
+
 int bpe_decode(const struct bpe *b, const int64_t *ids, int64_t n, struct strbuf *out, struct err *e)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -418,7 +518,7 @@ int bpe_decode(const struct bpe *b, const int64_t *ids, int64_t n, struct strbuf
                      (long long)ids[i], (long long)i, (long long)bpe_vocab_size(b));
             return -1;
         }
-        strbuf_add(out, b->token[ids[i]].bytes, b->token[ids[i]].len);
+        add_token_bytes(b, &b->token[ids[i]], out);
     }
     return 0;
 }

@@ -3,6 +3,7 @@
  *
  *   bpe.c         the tables: vocabulary, merges; GPT-2's files; decoding
  *   bpe_json.c    tokenizer.json
+ *   bpe_scan.c    vocabulary and merges of a tokenizer.json, fast
  *   bpe_split.c   regular expressions that cut text into pieces
  *   bpe_unicode.c normal forms and classes of characters
  *   bpe_encode.c  pieces to tokens
@@ -32,8 +33,16 @@ struct bpe_step {
 
 struct bpe_token {
     const char *text;                   /* the token as the vocabulary spells it; NULL: this number is unused */
-    const char *bytes;                  /* the bytes that the token represents */
-    uint32_t text_len, len;
+    uint32_t hash;
+    uint32_t text_len : 31;
+    uint32_t raw : 1;                   /* the text consists of the token's bytes; else each character may stand for
+                                         * a byte */
+};
+
+/* A slot of the hash table that finds tokens by their text. */
+struct bpe_text_slot {
+    uint32_t hash;
+    int32_t id;                         /* -1: the slot is empty */
 };
 
 struct bpe_merge {
@@ -56,7 +65,9 @@ struct bpe {
     uint8_t odd_byte[BPE_ODD_BYTES];    /* the bytes for which the characters from U+0100 on stand */
     struct bpe_token *token;            /* [n_ids] */
     int32_t n_ids, cap_ids, n_tokens;   /* n_ids: largest number + 1; n_tokens: number of tokens */
-    int32_t *by_text;                   /* hash table of token numbers, by text; -1: empty */
+    char *texts;                        /* room for further texts, in the arena */
+    size_t texts_room;
+    struct bpe_text_slot *by_text;      /* hash table of tokens, by text */
     uint32_t by_text_mask;
     int32_t byte_id[256];
     struct bpe_merge *merge;            /* hash table of merges, by pair */
@@ -75,13 +86,25 @@ struct bpe {
 /* ---- building the tables (bpe.c) ---- */
 
 struct bpe *bpe_new(void);
-/* Allocate tables for the given numbers of tokens and merges. Must be called before any token or merge is added. */
-void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges);
+/*
+ * Make the hash table large enough for n_tokens tokens, and enter those that are stored already if the table is new.
+ * Returns -1 if two of them have the same text. Must be called before bpe_add_token().
+ */
+MUST_CHECK int bpe_index_tokens(struct bpe *b, size_t n_tokens);
+/* Allocate the table of merges. Must be called before any merge is added. */
+void bpe_size_merges(struct bpe *b, size_t n_merges);
 /*
  * Add a token. If `raw` is true, the text consists of the token's bytes themselves; otherwise each character of the
  * text stands for a byte. Returns -1 if the number `id` is already used or too large.
  */
 MUST_CHECK int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw);
+/*
+ * Store a token without entering it in the hash table; bpe_index_tokens() does that. Returns -1 if the number `id` is
+ * already used or too large. The text has fewer than 2^31 bytes.
+ */
+MUST_CHECK int bpe_store_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw);
+/* Returns the number of the token with this text, whose hash is `hash`, or -1. */
+int32_t bpe_find_text(const struct bpe *b, const char *text, size_t len, uint32_t hash);
 /*
  * Returns the number of the token that stands for these bytes, or -1. The bytes are not spelled as in the vocabulary.
  */
@@ -92,6 +115,10 @@ int32_t bpe_find_piece(const struct bpe *b, const char *bytes, size_t len);
  */
 const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right,
                           int32_t rank);
+/* Add a merge. If a pair is added twice, the last rank counts, as in the original tokenizers. */
+void bpe_put_merge(struct bpe *b, const struct bpe_merge *m);
+/* Fetch the memory that bpe_put_merge() needs for this merge. */
+void bpe_prefetch_merge(const struct bpe *b, const struct bpe_merge *m);
 /*
  * Find the number of the token of each single byte. Must be called after the vocabulary is complete. If a byte has no
  * token, sets *missing to the byte and returns -1.
@@ -99,6 +126,16 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
 MUST_CHECK int bpe_find_bytes(struct bpe *b, int *missing);
 const struct bpe_merge *bpe_find_merge(const struct bpe *b, int32_t left, int32_t right);
 uint32_t bpe_hash(const char *p, size_t n);
+
+/* ---- tokenizer.json, fast (bpe_scan.c) ---- */
+
+/*
+ * Read model.vocab and model.merges from the text of a tokenizer.json into an empty tokenizer, several times as fast as
+ * by a tree of JSON values. `rest` becomes the JSON text in which both are empty; the caller must parse it, which also
+ * validates what is around the two. Returns false if a part is invalid, or valid but unusual. The caller must then drop
+ * the tokenizer and read the text in another way, which describes the error if there is one.
+ */
+bool bpe_scan_model(struct bpe *b, const char *text, size_t len, struct strbuf *rest);
 
 /* ---- Unicode (bpe_unicode.c) ---- */
 

@@ -15,15 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/files.h"
+#include "libcommon/base/mapped.h"
 #include "libcommon/tokens/bpe_impl.h"
 #include "libcommon/tokens/hub_cache.h"
 
 struct bpe_reader {
     const char *path;
+    struct mapped file;
     struct bpe *b;
     struct err *e;
     bool byte_level;                    /* a ByteLevel step has been read */
+    bool scanned;                       /* vocabulary and merges have been read by bpe_scan_model() */
 };
 
 static int PRINTF_LIKE(2, 3) report_tokenizer_error(struct bpe_reader *r, const char *fmt, ...)
@@ -66,23 +68,21 @@ static bool asks_for(const json_t *o, const char *key)
 
 /* ---- model ---- */
 
-static int read_bpe_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_t n_merges)
+static int read_bpe_vocab(struct bpe_reader *r, json_t *vocab)
 {
     const char *key;
     json_t *id;
     size_t len;
-    int missing;
 
     if (!json_is_object(vocab))
         return report_tokenizer_error(r, "model.vocab is no object");
-    bpe_size_tables(r->b, json_object_size(vocab) + n_added, n_merges);
+    if (bpe_index_tokens(r->b, json_object_size(vocab)) < 0)
+        abort();                        /* there are no tokens yet */
     json_object_keylen_foreach(vocab, key, len, id) {
         if (!json_is_integer(id) || bpe_add_token(r->b, key, len, json_integer_value(id), false) < 0)
             return report_tokenizer_error(r, "model.vocab: token '%s': its id is used twice, missing, or above %d", key,
                                           BPE_MAX_IDS);
     }
-    if (bpe_find_bytes(r->b, &missing) < 0)
-        return report_tokenizer_error(r, "model.vocab: no token for byte 0x%02x: no byte-level vocabulary", missing);
     return 0;
 }
 
@@ -117,27 +117,40 @@ static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
                    : 0;
 }
 
-static int read_bpe_model(struct bpe_reader *r, const json_t *model, size_t n_added)
+static int read_bpe_merges(struct bpe_reader *r, json_t *merges)
+{
+    size_t i;
+    json_t *m;
+
+    bpe_size_merges(r->b, json_array_size(merges));
+    json_array_foreach(merges, i, m)
+        if (read_merge(r, m, (int32_t)i) < 0)
+            return -1;
+    return 0;
+}
+
+static int read_bpe_model(struct bpe_reader *r, const json_t *model)
 {
     static const char *const never[] = {
         "dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix",
     };
-    json_t *merges = json_object_get(model, "merges"), *m;
-    size_t i;
+    json_t *merges = json_object_get(model, "merges");
+    int missing;
 
     /* Files from before 2020 have no key "type". */
     if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(json_type_name(model), "BPE") != 0))
         return report_tokenizer_error(r, "the model's type is %s, expected BPE", json_type_name(model));
-    for (i = 0; i < sizeof never / sizeof *never; i++)
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         if (asks_for(model, never[i]))
             return report_tokenizer_error(r, "model.%s is not supported", never[i]);
     if (!json_is_array(merges) || json_array_size(merges) > INT32_MAX / 2)
         return report_tokenizer_error(r, "model.merges is no list");
-    if (read_bpe_vocab(r, json_object_get(model, "vocab"), n_added, json_array_size(merges)) < 0)
+    if (!r->scanned && read_bpe_vocab(r, json_object_get(model, "vocab")) < 0)
         return -1;
-    json_array_foreach(merges, i, m)
-        if (read_merge(r, m, (int32_t)i) < 0)
-            return -1;
+    if (bpe_find_bytes(r->b, &missing) < 0)
+        return report_tokenizer_error(r, "model.vocab: no token for byte 0x%02x: no byte-level vocabulary", missing);
+    if (!r->scanned && read_bpe_merges(r, merges) < 0)
+        return -1;
     r->b->ignore_merges = flag(model, "ignore_merges", false);
     return 0;
 }
@@ -263,6 +276,8 @@ static int read_added(struct bpe_reader *r, json_t *list)
     size_t i;
     json_t *o;
 
+    if (bpe_index_tokens(b, (size_t)b->n_tokens + json_array_size(list)) < 0)
+        abort();                        /* the tokens were entered without a conflict before */
     b->added = arena_alloc(b->arena, (json_array_size(list) + 1) * sizeof *b->added);
     json_array_foreach(list, i, o) {
         const json_t *id = json_object_get(o, "id"), *content = json_object_get(o, "content");
@@ -355,7 +370,7 @@ static int read_sections(struct bpe_reader *r, const json_t *root)
 
     if (read_normalizer(r, json_object_get(root, "normalizer")) < 0)
         return -1;
-    if (read_bpe_model(r, json_object_get(root, "model"), json_array_size(added)) < 0 || read_added(r, added) < 0)
+    if (read_bpe_model(r, json_object_get(root, "model")) < 0 || read_added(r, added) < 0)
         return -1;
     if (!json_is_object(pre))
         return report_tokenizer_error(r, "no pre_tokenizer: no byte-level BPE");
@@ -366,34 +381,68 @@ static int read_sections(struct bpe_reader *r, const json_t *root)
     return post && !json_is_null(post) ? read_post_processor(r, post, 0) : 0;
 }
 
-struct bpe *bpe_open_json(const char *path, struct err *e)
+/* Parse the text of the file. Vocabulary and merges are read right away if they have the usual form. */
+static json_t *parse_tokenizer(struct bpe_reader *r, const char *text, size_t size)
 {
-    struct bpe_reader r = { .e = e };
-    char *file = hub_find(path, "tokenizer.json", e), *text;
+    struct strbuf rest = {0};
     json_error_t je;
     json_t *root = NULL;
-    uint64_t size;
-    int rc = -1;
 
-    if (!file)
-        return NULL;
-    r.path = file;
-    text = file_slurp(file, BPE_MAX_FILE, &size, e);
-    if (text) {
-        root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &je);
-        free(text);
-        r.b = bpe_new();
-        if (!json_is_object(root))
-            err_data(e, file, root ? 0 : (uint64_t)je.position, "%s", root ? "no JSON object" : je.text);
-        else
-            rc = read_sections(&r, root);
-        r.b->path = arena_strndup(r.b->arena, file, strlen(file));
-    }
+    r->b = bpe_new();
+    if (bpe_scan_model(r->b, text, size, &rest))
+        root = json_loadb(rest.buf, rest.len, JSON_REJECT_DUPLICATES, &je);
+    strbuf_free(&rest);
+    r->scanned = root != NULL;
+    if (root)
+        return root;
+    bpe_free(r->b);
+    r->b = bpe_new();
+    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &je);
+    if (json_is_object(root))
+        return root;
+    err_data(r->e, r->path, root ? 0 : (uint64_t)je.position, "%s", root ? "no JSON object" : je.text);
     json_decref(root);
-    free(file);
-    if (rc < 0) {
-        bpe_free(r.b);
-        return NULL;
+    return NULL;
+}
+
+/* Read a mapped tokenizer.json. */
+static int read_tokenizer(void *arg, struct err *e)
+{
+    struct bpe_reader *r = arg;
+    json_t *root;
+    int rc;
+
+    (void)e;                            /* is r->e */
+    root = parse_tokenizer(r, r->file.p ? (const char *)r->file.p : "", r->file.size);
+    rc = root ? read_sections(r, root) : -1;
+    json_decref(root);
+    return rc;
+}
+
+static int map_tokenizer(struct bpe_reader *r)
+{
+    if (mapped_open(&r->file, r->path, r->e) < 0)
+        return -1;
+    if (r->file.size > BPE_MAX_FILE) {
+        err_data(r->e, r->path, ERR_NO_BYTE, "has %llu bytes, but at most %d are supported",
+                 (unsigned long long)r->file.size, BPE_MAX_FILE);
+        return -1;
     }
+    return mapped_use(read_tokenizer, r, r->e) < 0 ? -1 : mapped_check(&r->file, r->e);
+}
+
+struct bpe *bpe_open_json(const char *path, struct err *e)
+{
+    char *file = hub_find(path, "tokenizer.json", e);
+    struct bpe_reader r = { .e = e, .path = file };
+
+    if (file && map_tokenizer(&r) == 0) {
+        r.b->path = arena_strndup(r.b->arena, file, strlen(file));
+    } else {
+        bpe_free(r.b);
+        r.b = NULL;
+    }
+    mapped_close(&r.file);
+    free(file);
     return r.b;
 }

@@ -12,7 +12,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 #include "libcommon/format/mmidx.h"
-#include "libcommon/tokens/bpe.h"
+#include "libcommon/tokens/bpe_impl.h"
 #include "libcommon/tokens/jsonl.h"
 
 #define DATA "tests/data/text/"
@@ -237,6 +237,114 @@ static void test_ignore_merges(void **state)
     }
 }
 
+/* ---- forms of tokenizer.json ---- */
+
+/* Write each merge as "left right", as the tokenizers library did before 2024, or as ["left", "right"]. */
+static void write_merges_as(json_t *root, bool pairs)
+{
+    json_t *model = json_object_get(root, "model"), *merges = json_array(), *m;
+    size_t i;
+
+    json_array_foreach(json_object_get(model, "merges"), i, m) {
+        const char *left = json_string_value(json_array_get(m, 0)), *right = json_string_value(json_array_get(m, 1));
+        char *both = json_is_string(m) ? xstrdup(json_string_value(m)) : str_fmt("%s %s", left, right);
+        char *gap = strchr(both, ' ');
+
+        json_array_append_new(merges, pairs ? json_pack("[s%, s]", both, (size_t)(gap - both), gap + 1)
+                                            : json_string(both));
+        free(both);
+    }
+    json_object_set_new(model, "merges", merges);
+}
+
+static void expect_same_tokens(const char *path, const char *name, const char *text)
+{
+    struct bpe *both[2] = { open_named(name), NULL };
+    struct bpe_ids ids[2] = {0};
+    struct err e = {0};
+
+    both[1] = bpe_open_json(path, &e);
+    if (!both[1])
+        fail_msg("%s", e.msg);
+    assert_int_equal(bpe_vocab_size(both[0]), bpe_vocab_size(both[1]));
+    for (int i = 0; i < 2; i++) {
+        struct bpe_encoder *c = bpe_encoder_new(both[i]);
+
+        if (bpe_encode(c, text, strlen(text), &ids[i], &e) < 0)
+            fail_msg("%s", e.msg);
+        bpe_encoder_free(c);
+        bpe_free(both[i]);
+    }
+    assert_int_equal(ids[0].n, ids[1].n);
+    assert_memory_equal(ids[0].v, ids[1].v, (size_t)ids[0].n * sizeof *ids[0].v);
+    bpe_ids_free(&ids[0]);
+    bpe_ids_free(&ids[1]);
+}
+
+/* The file gives the same tokens in each form of JSON. The scan reads those that the tokenizers library writes. */
+static void test_forms(void **state)
+{
+    static const struct { size_t flags; bool scanned;
+    } forms[] = {
+        { 0, true },                    { JSON_INDENT(2), true },       { JSON_COMPACT, true },
+        { JSON_ENSURE_ASCII, false },   { JSON_SORT_KEYS, false },
+    };
+    static const char *const names[] = { "bloom", "llama", "star", "qwen" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names * 2; i++) {
+        const char *name = names[i / 2];
+        char *from = str_fmt(DATA "tokenizers/%s.json", name), path[300], *text = NULL;
+        json_t *root = json_load_file(from, 0, NULL);
+
+        write_merges_as(root, i % 2);
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+            struct bpe *b = bpe_new();
+            struct strbuf rest = {0};
+
+            free(text);
+            text = json_dumps(root, forms[k].flags);
+            assert_int_equal(bpe_scan_model(b, text, strlen(text), &rest), forms[k].scanned);
+            put("t.json", text, path);
+            expect_same_tokens(path, name, "The \"quick\" brown fox\\n\tjumps, 12345 times: don't \xc3\xa9\xe4\xbd\xa0 !=");
+            strbuf_free(&rest);
+            bpe_free(b);
+        }
+        free(text);
+        free(from);
+        json_decref(root);
+    }
+}
+
+/* A file that is cut at any byte, or has one byte that is no UTF-8, is an error. */
+static void test_damaged_form(void **state)
+{
+    uint64_t size;
+    struct err e = {0};
+    char path[300], *text = file_slurp(DATA "tokenizers/star.json", 1 << 20, &size, &e);
+
+    (void)state;
+    assert_non_null(text);
+    while (size && text[size - 1] != '}')
+        size--;
+    for (uint64_t n = 0; n < size; n += n < 200 || n > size - 200 ? 1 : 37) {
+        char was = text[n];
+
+        text[n] = '\0';
+        put("t.json", text, path);
+        assert_null(bpe_open_json(path, &e));
+        assert_int_equal(e.kind, ERR_DATA);
+        e = (struct err){0};
+        text[n] = '\xff';
+        put("t.json", text, path);
+        assert_null(bpe_open_json(path, &e));
+        assert_int_equal(e.kind, ERR_DATA);
+        e = (struct err){0};
+        text[n] = was;
+    }
+    free(text);
+}
+
 /* Pieces far longer than any word: merging takes n log n, the expressions no stack. */
 static void test_long_pieces(void **state)
 {
@@ -332,6 +440,7 @@ static void expect_change(const char *name, const char *section, const char *key
 static void test_unsupported(void **state)
 {
     (void)state;
+    expect_json_error("", ": at byte 0: '[' or '{' expected near end of file");
     expect_json_error("{", ": at byte 1: string or '}' expected near end of file");
     expect_json_error("[]", ": at byte 0: no JSON object");
     expect_json_error("{}", ": the model's type is none, expected BPE");
@@ -358,6 +467,12 @@ static void test_unsupported(void **state)
                   ": pre_tokenizer: Split with behavior Contiguous is not supported");
     expect_change("bloom", NULL, "post_processor", "{\"type\":\"BertProcessing\"}",
                   ": post_processor: type BertProcessing is not supported");
+    expect_change("bloom", "model", "vocab", "{\"a\":0,\"b\":0}",
+                  ": model.vocab: token 'b': its id is used twice, missing, or above 4194304");
+    expect_json_error("{\"model\":{\"vocab\":{\"a\":0,\"a\":0},\"merges\":[\"a a\"]}}",
+                      ": at byte 28: duplicate object key near '\"a\"'");
+    expect_json_error("{\"model\":{\"vocab\":{},\"merges\":[],\"vocab\":{}}}",
+                      ": at byte 40: duplicate object key near '\"vocab\"'");
     expect_change("bloom", NULL, "added_tokens", "[{\"id\":2,\"content\":\"other\"}]",
                   ": added_tokens[0]: no content, or its id is used twice");
 }
@@ -476,6 +591,8 @@ int main(void)
         cmocka_unit_test(test_spelling),
         cmocka_unit_test(test_white_space),
         cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_damaged_form),
         cmocka_unit_test(test_long_pieces),
         cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_unsupported),
