@@ -87,8 +87,14 @@ void source_drop_moments(struct source *s)
 
 void source_add_buffers(struct source *s)
 {
-    struct param *p = arena_alloc(s->arena, (size_t)(s->n_params + s->n_values + 1) * sizeof *p);
+    struct param *p;
+    int n = 0;
 
+    for (int i = 0; i < s->n_values; i++)
+        n += s->value[i].buffer && s->value[i].map;
+    if (n == 0)
+        return;
+    p = arena_alloc(s->arena, (size_t)(s->n_params + n) * sizeof *p);
     if (s->n_params)
         memcpy(p, s->param, (size_t)s->n_params * sizeof *p);
     s->param = p;

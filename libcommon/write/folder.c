@@ -13,18 +13,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One item of the plan: where its bytes are in the folder, and in the tensor to which they belong. */
+/* The columns or the part of its tensor that an item holds, see struct folder_fill. */
+struct folder_cut {
+    uint64_t row_len, column_at, column_len;
+    const struct tensor_runs *part_of;
+};
+
+/*
+ * One item of the plan: where its bytes are in the folder, and in the tensor to which they belong. There may be
+ * hundreds of thousands, so members that few items need are allocated apart.
+ */
 struct folder_item {
     struct sink_item pub;
     int n_places;
-    const struct folder_place *place;   /* [n_places] */
     int tensor;                         /* index of the tensor whose digest includes the bytes; -1: none */
-    uint64_t total;                     /* size of that tensor in bytes */
-    uint64_t in, row_len, column_at, column_len;
-    const struct tensor_runs *part_of;
+    struct folder_place one;            /* the place of an item that has one */
+    const struct folder_place *several; /* [n_places]: those of an item that has more; otherwise NULL */
+    uint64_t in;
+    const struct folder_cut *cut;       /* NULL: the item holds adjacent bytes of its tensor */
     struct crc_sum share;               /* the item's part of the tensor's digest, if it is computed while the bytes
                                          * are written */
 };
+
+static const struct folder_place *folder_item_place(const struct folder_item *it, int i)
+{
+    return it->several ? &it->several[i] : &it->one;
+}
 
 struct folder_writer {
     struct folder f;
@@ -94,19 +108,24 @@ static int make_parent_folder(const char *path, const char *name, struct err *e)
 static struct folder_item *new_folder_item(struct folder_writer *w, const struct folder_fill *f)
 {
     struct folder_item *it = arena_alloc(w->arena, sizeof *it);
-    const int first = f->n_outs ? f->out->file : f->to.file;
+    const struct folder_place *to = f->n_outs ? f->out : &f->to;
+    const int first = to->file;
     struct folder_place *place;
+    struct folder_cut *cut;
 
-    *it = (struct folder_item){
-        .n_places = f->n_outs ? f->n_outs : first >= 0, .tensor = f->tensor, .in = f->in, .row_len = f->row_len,
-        .column_at = f->column_at, .column_len = f->column_len, .part_of = f->part_of,
-        .total = f->tensor < 0 ? 0 : w->tensor[f->tensor].of.len,
-    };
+    *it = (struct folder_item){ .n_places = f->n_outs ? f->n_outs : first >= 0, .tensor = f->tensor, .one = *to,
+                                .in = f->in };
     it->pub = (struct sink_item){ .param = f->param < 0 ? 0 : f->param, .state = f->state,
                                   .file = first < 0 ? NULL : w->file[first].name,
                                   .repeated = f->repeated || f->param < 0 };
-    it->place = place = arena_alloc(w->arena, (size_t)it->n_places * sizeof *place + 1);
-    memcpy(place, f->n_outs ? f->out : &f->to, (size_t)it->n_places * sizeof *place);
+    if (it->n_places > 1) {
+        it->several = place = arena_alloc(w->arena, (size_t)it->n_places * sizeof *place);
+        memcpy(place, to, (size_t)it->n_places * sizeof *place);
+    }
+    if (f->row_len || f->part_of) {
+        it->cut = cut = arena_alloc(w->arena, sizeof *cut);
+        *cut = (struct folder_cut){ f->row_len, f->column_at, f->column_len, f->part_of };
+    }
     return it;
 }
 
@@ -121,9 +140,10 @@ static void plan_folder_fill(struct sink *k, const struct folder_fill *f, struct
 
     out->dst = -1;
     for (int i = 0; i < it->n_places; i++) {
-        const struct folder_file *file = &w->file[it->place[i].file];
+        const struct folder_place *to = folder_item_place(it, i);
+        const struct folder_file *file = &w->file[to->file];
 
-        out[i] = (struct plan_out){ .dst = file->dst, .at = file->storage[it->place[i].storage].at + it->place[i].at };
+        out[i] = (struct plan_out){ .dst = file->dst, .at = file->storage[to->storage].at + to->at };
     }
     pi = plan_item(plan, f->n_outs > 1 ? plan_add_columns(plan, &r, f->part, out, f->n_outs)
                                        : plan_add(plan, &r, out->dst, out->at));
@@ -186,16 +206,16 @@ static int folder_sink_prepare(struct sink *k, const struct source *s, const cha
 /* ---- while the plan runs ---- */
 
 /*
- * The item holds a rectangular part of its tensor. Add `len` bytes of it, from byte `from` of the item on, to
- * it->share.
+ * The item holds a rectangular part of its tensor of `total` bytes. Add `len` bytes of it, from byte `from` of the item
+ * on, to it->share.
  */
-static void add_part_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
+static void add_part_to_share(struct folder_item *it, uint64_t total, uint64_t from, const char *b, uint64_t len)
 {
-    const struct tensor_runs *r = it->part_of;
+    const struct tensor_runs *r = it->cut->part_of;
 
     for (uint64_t at = from, n; at < from + len; at += n) {
         n = min_u64(r->run - at % r->run, from + len - at);
-        crc_sum_add(&it->share, it->total, tensor_runs_place(r, at / r->run) + at % r->run, n,
+        crc_sum_add(&it->share, total, tensor_runs_place(r, at / r->run) + at % r->run, n,
                     crc_bytes(0, b + (at - from), n));
     }
 }
@@ -205,10 +225,11 @@ static void add_part_to_share(struct folder_item *it, uint64_t from, const char 
  * tensor, but their ends are one whole row apart, so the sum is computed by Horner's rule. If a chunk ends inside a
  * row, the last part is added separately.
  */
-static void add_columns_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
+static void add_columns_to_share(struct folder_item *it, uint64_t total, uint64_t from, const char *b, uint64_t len)
 {
-    const uint64_t part = it->column_len, end = from + len, tail = min_u64(end % part, len);
-    const uint32_t by_row = crc_factor(it->row_len);
+    const struct folder_cut *x = it->cut;
+    const uint64_t part = x->column_len, end = from + len, tail = min_u64(end % part, len);
+    const uint32_t by_row = crc_factor(x->row_len);
     uint32_t sum = 0;
 
     while (from < end - tail) {
@@ -220,26 +241,27 @@ static void add_columns_to_share(struct folder_item *it, uint64_t from, const ch
     }
     if (len > tail)
         crc_sum_merge(&it->share, len - tail,
-                      crc_shift(sum, it->total - ((from / part - 1) * it->row_len + it->column_at + part)));
+                      crc_shift(sum, total - ((from / part - 1) * x->row_len + x->column_at + part)));
     if (tail)
-        crc_sum_add(&it->share, it->total, from / part * it->row_len + it->column_at + from % part, tail,
+        crc_sum_add(&it->share, total, from / part * x->row_len + x->column_at + from % part, tail,
                     crc_bytes(0, b, tail));
 }
 
 static void folder_sink_on_bytes(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes,
                                  uint64_t len)
 {
+    const struct folder_writer *w = k->priv;
     struct folder_item *it = pi->user;
+    const uint64_t total = it->tensor < 0 ? 0 : w->tensor[it->tensor].of.len;
 
-    (void)k;
     if (it->tensor < 0)
         return;
-    if (it->part_of)
-        add_part_to_share(it, from, bytes, len);
-    else if (it->row_len)
-        add_columns_to_share(it, from, bytes, len);
+    if (it->cut && it->cut->part_of)
+        add_part_to_share(it, total, from, bytes, len);
+    else if (it->cut)
+        add_columns_to_share(it, total, from, bytes, len);
     else if (pi->n_outs)
-        crc_sum_add(&it->share, it->total, it->in + from - plan_out_bytes(pi, pi->from), len,
+        crc_sum_add(&it->share, total, it->in + from - plan_out_bytes(pi, pi->from), len,
                     crc_bytes(0, bytes, len));
 }
 
@@ -274,7 +296,7 @@ static void sum_folder_storages(struct folder_writer *w, struct plan *plan)
         const struct folder_item *it = pi->user;
 
         for (int n = 0; it && n < it->n_places; n++) {
-            const struct folder_place *to = &it->place[n];
+            const struct folder_place *to = folder_item_place(it, n);
             const uint64_t len = plan_share(pi), after = w->file[to->file].storage[to->storage].len - to->at - len;
             const uint32_t crc = pi->n_outs ? pi->out[n].crc.acc : pi->crc.acc;
 
@@ -327,8 +349,9 @@ static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct s
         const struct folder_item *it = pi->user;
 
         if (it && it->tensor >= 0)
-            t[it->tensor].crc ^= pi->n_outs || it->row_len || it->part_of
-                ? pi->share.acc : crc_shift(pi->crc.acc, it->total - it->in - plan_out_bytes(pi, pi->len));
+            t[it->tensor].crc ^= pi->n_outs || it->cut
+                ? pi->share.acc
+                : crc_shift(pi->crc.acc, w->tensor[it->tensor].of.len - it->in - plan_out_bytes(pi, pi->len));
     }
     for (int i = 0; i < w->n_tensors; i++)
         if (w->tensor[i].same_as >= 0)

@@ -33,7 +33,6 @@ struct sink_item {
     enum state state;
     char *file;                 /* destination, as a path inside the folder: "zero/3.x/fp32.pt", "index.h5" */
     bool repeated;              /* another item reads the same elements, and counts those on which copies differ */
-    void *priv;
 };
 
 /* One logical tensor that a sink has written, for the manifest. The digest is that of the merged tensor. */

@@ -3,6 +3,7 @@
  *
  *   mkdcp chunks N OUT   one tensor [N, 4] of fp32, each row a chunk: what ranks times tensors make of a large run
  *   mkdcp values N OUT   a parameter of [4, 4] with Adam's states, and N plain values beside it
+ *   mkdcp tensors N OUT  N tensors [8, 4] of fp32
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,13 @@ static void make_chunks(struct making *m, int64_t n)
     add_tensor(m, "w", n, n);
 }
 
+/* Make n tensors of one chunk each. */
+static void make_tensors(struct making *m, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        add_tensor(m, arena_fmt(m->a, "layers.%lld.weight", (long long)i), 8, 1);
+}
+
 static void make_values(struct making *m, int64_t n)
 {
     struct pk *names = pk_list(m->a);
@@ -133,8 +141,8 @@ int main(int argc, char **argv)
     int64_t n;
 
     if (argc != 4 || parse_int(argv[2], 1, 10000000, &n) < 0 ||
-        (strcmp(argv[1], "chunks") != 0 && strcmp(argv[1], "values") != 0)) {
-        fprintf(stderr, "Usage: mkdcp chunks|values N OUT\n");
+        (strcmp(argv[1], "chunks") != 0 && strcmp(argv[1], "values") != 0 && strcmp(argv[1], "tensors") != 0)) {
+        fprintf(stderr, "Usage: mkdcp chunks|values|tensors N OUT\n");
         return 2;
     }
     m.t.entry = arena_alloc(m.a, ((size_t)n + 16) * sizeof *m.t.entry);
@@ -143,10 +151,10 @@ int main(int argc, char **argv)
     if (dir_make(argv[3], &m.e) == 0 && !(m.out = fopen(data, "w")))
         err_sys(&m.e, data, "cannot create");
     if (m.out) {
-        (strcmp(argv[1], "chunks") == 0 ? make_chunks : make_values)(&m, n);
+        (*argv[1] == 'c' ? make_chunks : *argv[1] == 'v' ? make_values : make_tensors)(&m, n);
         if (fclose(m.out) != 0)
             err_sys(&m.e, data, "cannot write");
-        dcp_metadata_write(&m.t, &metadata);
+        dcp_metadata_write(&m.t, NULL, &metadata);
     }
     if (m.e.kind != ERR_NONE || file_replace(path, metadata.buf, metadata.len, &m.e) < 0) {
         fprintf(stderr, "mkdcp: %s\n", m.e.msg);

@@ -2,8 +2,9 @@
 # dcp_growth.sh - memory and time that a folder of torch.distributed.checkpoint in very many pieces needs
 #
 # A chunk is a line of .metadata, an archive in a file and a few table entries. It may need at most 600 bytes of
-# memory in every command that opens it. A plain value is not compared with others: 8 times as many may take at most
-# 16 times as long. tests/bench/bench_dcp.sh measures larger sets.
+# memory in every command that opens it. A tensor that is written for 4 ranks may need at most 4600 bytes. A plain value
+# is not compared with others: 8 times as many may take at most 16 times as long. tests/bench/bench_dcp.sh measures
+# larger sets.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 few=20000 many=100000
 for n in $few $many; do
@@ -34,6 +35,22 @@ slow=$?
 check "$((many / few)) times the chunks, at most $((2 * many / few)) times the time: $(cat "$W/growth")" [ $slow -eq 0 ]
 check "all is sound" grep -q . "$W/said"
 check "verify of $many chunks" ckpt-inspect verify --strict "$W/c$many"
+
+few=5000 many=25000
+for n in $few $many; do
+    check "$n tensors are made" "$TBIN/bench/mkdcp" tensors $n "$W/t$n"
+done
+: >"$W/tensors"
+for n in $few $many $few $many; do
+    rm -rf "$W/d$n"
+    check "$n tensors are written" "$TBIN/bench/measure" "$W/tensors" reshape -q -j 2 --mem 16M --to dcp --ranks 4 \
+        "$W/t$n" "$W/d$n"
+done
+per=$(awk -v n=$((many - few)) '{ k = NR % 2; if (!b[k] || $4 < b[k]) b[k] = $4 }
+    END { printf "%d\n", (b[0] - b[1]) / n }' "$W/tensors")
+echo "dcp: $per bytes a tensor"
+check "dcp takes at most 4600 bytes a tensor, not $per" [ "$per" -le 4600 ]
+check "verify of $many tensors" ckpt-inspect verify "$W/d$many"
 
 for n in 2000 16000; do
     check "$n values are made" "$TBIN/bench/mkdcp" values $n "$W/v$n"

@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     require(dcp_names_assign(&naming, r, &e) == 0);
     if (report_count(r, SEV_ERROR))
         goto out;
-    dcp_metadata_write(&t, &sb);
+    dcp_metadata_write(&t, NULL, &sb);
     require(dcp_metadata_read(a, &(struct dcp_pickle){ "again", sb.buf, sb.len, NULL, "" }, &u, again, &e) == 0);
     require(u.n == t.n && report_count(again, SEV_ERROR) == 0);
 out:

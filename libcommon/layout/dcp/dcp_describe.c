@@ -47,6 +47,8 @@ struct dcp_folder {
     struct dcp_piece *piece;
     int n, cap;
     int *first;                         /* [ranks]: index of the rank's first piece; -1 if it has none */
+    /* [entries]: index of the entry's first piece, and number of its pieces, which follow one another */
+    struct dcp_run { int first, n; } *run;
     /* [entries]: index of the entry's first tensor in the list of the result's tensors; -1 if it has none */
     int *number;
 };
@@ -203,12 +205,50 @@ static int list_dcp_pieces(void *ctx, const struct source *s, const struct sink_
     for (int i = 0; i < w->t->table.n; i++)
         if (w->t->part[i].map)
             dcp_add_tensor_pieces(w, i);
+    w->run = xcalloc((size_t)w->t->table.n + 1, sizeof *w->run);
+    for (int i = 0; i < w->n; i++)
+        if (w->run[w->piece[i].entry].n++ == 0)
+            w->run[w->piece[i].entry].first = i;
     return number_dcp_pieces(w, s, e) < 0 ? -1 : w->ranks;
 }
 
 /* ---- files ---- */
 
-static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece *p, struct folder_desc *d)
+/*
+ * The trees of a file's archives that were made last. Archives of pieces of the same type and shape have one tree, so a
+ * file of a hundred thousand experts needs a few.
+ */
+enum { TREES_KEPT = 32 };
+struct dcp_trees {
+    int n, next;                        /* number of trees; index of the one that is replaced next */
+    struct dcp_tree {
+        struct pt_new of;
+        int64_t shape[TENSOR_MAX_DIM];
+        const struct pk *root;
+    } kept[TREES_KEPT];
+};
+
+/* Returns the tree of tensor *t, which has a storage of its own. */
+static const struct pk *resolve_dcp_tree(struct dcp_trees *k, const struct pt_new *t, struct arena *a)
+{
+    const size_t bytes = (size_t)t->ndim * sizeof *t->shape;
+    struct dcp_tree *to;
+
+    for (int i = 0; i < k->n; i++)
+        if (k->kept[i].of.dtype == t->dtype && k->kept[i].of.storage_elems == t->storage_elems &&
+            k->kept[i].of.ndim == t->ndim && memcmp(k->kept[i].shape, t->shape, bytes) == 0)
+            return k->kept[i].root;
+    to = &k->kept[k->next];
+    k->n = k->n < TREES_KEPT ? k->n + 1 : k->n;
+    k->next = (k->next + 1) % TREES_KEPT;
+    to->of = *t;
+    memcpy(to->shape, t->shape, bytes);
+    to->root = pt_new_tensor(a, t);
+    return to->root;
+}
+
+static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece *p, struct dcp_trees *trees,
+                              struct folder_desc *d)
 {
     struct folder_storage *st = arena_alloc(d->arena, sizeof *st);
     int64_t at[TENSOR_MAX_DIM], shape[TENSOR_MAX_DIM];
@@ -222,8 +262,8 @@ static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece
     t.dtype = p->part->map->dtype;
     t.storage_elems = (int64_t)(p->len / (uint64_t)dtype_size(t.dtype));
     *st = (struct folder_storage){ .len = p->len };
-    folder_add_box(d, &(struct folder_box){ .prefix = PREFIX, .root = pt_new_tensor(d->arena, &t), .n = 1,
-                                            .storage = st });
+    folder_add_box(d, &(struct folder_box){ .prefix = PREFIX, .root = resolve_dcp_tree(trees, &t, d->arena),
+                                            .n = 1, .storage = st });
 }
 
 /* Add one fill for *p and the p->n_pieces - 1 pieces after it. All of them have the same rows. */
@@ -256,11 +296,12 @@ static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, 
 static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
     const struct dcp_folder *w = ctx;
+    struct dcp_trees trees = {0};
 
     (void)e;
     d->name = arena_fmt(d->arena, "__%d_0.distcp", file);
     for (int i = w->first[file]; i >= 0; i = w->piece[i].next)
-        describe_dcp_item(w, &w->piece[i], d);
+        describe_dcp_item(w, &w->piece[i], &trees, d);
     for (int i = 0; i < w->n && file == 0 && d->keep; i++)
         if (w->piece[i].n_pieces > 0 && w->piece[i].len > 0)
             add_dcp_fill(w, &w->piece[i], d);
@@ -314,50 +355,41 @@ static int list_dcp_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- .metadata ---- */
 
-/*
- * Make the table that is written to .metadata. In it, each entry has one chunk per piece, in the order of the pieces.
- */
-static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a,
-                               struct dcp_table *t)
-{
-    *t = w->t->table;
-    t->entry = arena_alloc(a, ((size_t)t->n + 1) * sizeof *t->entry);
-    memcpy(t->entry, w->t->table.entry, (size_t)t->n * sizeof *t->entry);
-    for (int i = 0; i < t->n; i++)
-        t->entry[i].n_chunks = 0;
-    for (int i = 0; i < w->n; i++) {
-        const struct dcp_piece *p = &w->piece[i];
-        struct dcp_entry *en = &t->entry[p->entry];
-        const uint64_t *place = &file[p->rank].box_at[p->box];
-        int64_t *box = arena_alloc(a, 2 * (size_t)en->ndim * sizeof *box + 1), at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
-        struct dcp_chunk *c;
+/* What is written to .metadata: the target's table, in which each entry has one chunk per piece, in their order. */
+struct dcp_chunking {
+    const struct dcp_folder *w;
+    const struct folder_file *file;
+};
 
-        if (en->n_chunks == 0)
-            en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
-        c = &en->chunk[en->n_chunks++];
-        box_of(w, p, at, len);
-        memcpy(box, at, (size_t)en->ndim * sizeof *box);
-        memcpy(box + en->ndim, len, (size_t)en->ndim * sizeof *box);
-        *c = (struct dcp_chunk){ box, box + en->ndim,
-                                 { .file = file[p->rank].name, .at = place[0], .len = place[1] - place[0] } };
-    }
+static int count_dcp_chunks(const void *ctx, int entry)
+{
+    return ((const struct dcp_chunking *)ctx)->w->run[entry].n;
+}
+
+static void make_dcp_chunk(const void *ctx, int entry, int k, struct arena *a, struct dcp_chunk *out)
+{
+    const struct dcp_chunking *c = ctx;
+    const struct dcp_piece *p = &c->w->piece[c->w->run[entry].first + k];
+    const uint64_t *place = &c->file[p->rank].box_at[p->box];
+    int64_t (*box)[TENSOR_MAX_DIM] = arena_alloc(a, 2 * sizeof *box);
+
+    box_of(c->w, p, box[0], box[1]);
+    *out = (struct dcp_chunk){ box[0], box[1],
+                               { .file = c->file[p->rank].name, .at = place[0], .len = place[1] - place[0] } };
 }
 
 static int finish_dcp_folder(void *ctx, const struct folder_written *done, struct err *e)
 {
     struct dcp_folder *w = ctx;
-    struct arena *a = arena_new(0);
+    const struct dcp_chunking chunking = { w, done->file };
     struct strbuf sb = {0};
-    struct dcp_table t;
     int rc;
 
-    make_chunked_table(w, done->file, a, &t);
-    dcp_metadata_write(&t, &sb);
+    dcp_metadata_write(&w->t->table, &(struct dcp_made_chunks){ count_dcp_chunks, make_dcp_chunk, &chunking }, &sb);
     rc = folder_write_small(done->dir, DCP_METADATA, sb.buf, sb.len, e);
     for (int i = 0; i < w->t->n_extras && rc == 0; i++)
         rc = folder_write_small(done->dir, w->t->extra[i].name, w->t->extra[i].bytes, w->t->extra[i].len, e);
     strbuf_free(&sb);
-    arena_free(a);
     return rc;
 }
 
@@ -379,6 +411,7 @@ static void close_dcp_folder(void *ctx)
         free(w->piece[i].bytes);
     free(w->piece);
     free(w->first);
+    free(w->run);
     free(w->number);
     free(w);
 }

@@ -34,15 +34,36 @@ static struct pk *properties(struct arena *a, enum dtype t)
     return pk_object(a, METADATA, "TensorProperties", five);
 }
 
-static struct pk *tensor(struct arena *a, const struct dcp_entry *en, struct pk *properties)
+static int count_table_chunks(const void *table, int entry)
+{
+    return ((const struct dcp_table *)table)->entry[entry].n_chunks;
+}
+
+static void copy_table_chunk(const void *table, int entry, int k, struct arena *a, struct dcp_chunk *out)
+{
+    (void)a;
+    *out = ((const struct dcp_table *)table)->entry[entry].chunk[k];
+}
+
+/* Returns the chunks that table t itself has. */
+static struct dcp_made_chunks chunks_of_table(const struct dcp_table *t)
+{
+    return (struct dcp_made_chunks){ count_table_chunks, copy_table_chunk, t };
+}
+
+/* `entry`: the number of entry en, whose chunks are those of m. */
+static struct pk *tensor(struct arena *a, const struct dcp_made_chunks *m, int entry, const struct dcp_entry *en,
+                         struct pk *properties)
 {
     struct pk *d = pk_dict(a), *chunks = pk_list(a);
 
-    for (int k = 0; k < en->n_chunks; k++) {
+    for (int k = 0; k < m->count(m->ctx, entry); k++) {
         struct pk *c = pk_dict(a);
+        struct dcp_chunk chunk;
 
-        pk_set_str(a, c, "offsets", pt_new_size(a, en->ndim, en->chunk[k].at));
-        pk_set_str(a, c, "sizes", pt_new_size(a, en->ndim, en->chunk[k].len));
+        m->make(m->ctx, entry, k, a, &chunk);
+        pk_set_str(a, c, "offsets", pt_new_size(a, en->ndim, chunk.at));
+        pk_set_str(a, c, "sizes", pt_new_size(a, en->ndim, chunk.len));
         pk_add(a, chunks, pk_object(a, METADATA, "ChunkStorageMetadata", c));
     }
     pk_set_str(a, d, "properties", properties);
@@ -76,12 +97,13 @@ static void add_pair(struct pk *dict, struct pk *key, struct pk *v)
     dict->cap = 2 * ++dict->n;
 }
 
-static struct pk *index_of(struct arena *a, const struct dcp_entry *en, int k, bool numbered)
+/* Returns the key of chunk k of an entry, whose offsets are `at`. */
+static struct pk *index_of(struct arena *a, const struct dcp_entry *en, int k, const int64_t *at, bool numbered)
 {
     struct pk *index = pk_dict(a);
 
     pk_set_str(a, index, "fqn", pk_str(a, en->name));
-    pk_set_str(a, index, "offset", en->is_tensor ? pt_new_size(a, en->ndim, en->chunk[k].at) : pk_none(a));
+    pk_set_str(a, index, "offset", en->is_tensor ? pt_new_size(a, en->ndim, at) : pk_none(a));
     pk_set_str(a, index, "index", en->is_tensor && numbered ? pk_int(a, k) : pk_none(a));
     return pk_object(a, METADATA, "MetadataIndex", index);
 }
@@ -100,16 +122,18 @@ static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p, 
 /* A walk over the entries and chunks of a table. Its callers ask for pair 0, 1, ... of a dict in this order. */
 struct table_walk {
     const struct dcp_table *t;
+    const struct dcp_made_chunks *made;
     int entry, chunk;
 };
 
 /* Pair i of state_dict_metadata: name of an entry -> its type, shape and chunks. */
 static void make_entry_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
 {
-    const struct dcp_entry *en = &((const struct table_walk *)ctx)->t->entry[i];
+    const struct table_walk *w = ctx;
+    const struct dcp_entry *en = &w->t->entry[i];
 
     pair[0] = pk_str(a, en->name);
-    pair[1] = en->is_tensor ? tensor(a, en, properties(a, en->dtype))
+    pair[1] = en->is_tensor ? tensor(a, w->made, (int)i, en, properties(a, en->dtype))
                             : pk_object(a, METADATA, "BytesStorageMetadata", NULL);
 }
 
@@ -132,17 +156,17 @@ static void make_path_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pa
 static void make_storage_pair(void *ctx, uint32_t i, struct arena *a, struct pk *pair[2])
 {
     struct table_walk *w = ctx;
-    const struct dcp_entry *en;
+    struct dcp_chunk chunk;
 
     if (i == 0)
         w->entry = w->chunk = 0;
-    while (w->chunk == w->t->entry[w->entry].n_chunks) {
+    while (w->chunk == w->made->count(w->made->ctx, w->entry)) {
         w->entry++;
         w->chunk = 0;
     }
-    en = &w->t->entry[w->entry];
-    pair[0] = index_of(a, en, w->chunk, true);
-    pair[1] = make_storage_info(a, &en->chunk[w->chunk].place, "");
+    w->made->make(w->made->ctx, w->entry, w->chunk, a, &chunk);
+    pair[0] = index_of(a, &w->t->entry[w->entry], w->chunk, chunk.at, true);
+    pair[1] = make_storage_info(a, &chunk.place, "");
     w->chunk++;
 }
 
@@ -150,17 +174,18 @@ static void make_storage_pair(void *ctx, uint32_t i, struct arena *a, struct pk 
  * A table may have millions of chunks, and the nodes of one occupy 4 kB, so the pairs of the three dicts are made while
  * they are written.
  */
-void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
+void dcp_metadata_write(const struct dcp_table *t, const struct dcp_made_chunks *made, struct strbuf *out)
 {
     struct arena *a = arena_new(0);
     struct pk *d = pk_dict(a);
-    struct table_walk entries = { .t = t }, paths = { .t = t }, places = { .t = t };
+    const struct dcp_made_chunks chunks = made ? *made : chunks_of_table(t);
+    struct table_walk entries = { t, &chunks, 0, 0 }, paths = entries, places = entries;
     struct pk_made entry_pairs = { (uint32_t)t->n, make_entry_pair, &entries },
                    path_pairs = { 0, make_path_pair, &paths }, storage_pairs = { 0, make_storage_pair, &places };
 
     for (int i = 0; i < t->n; i++) {
         path_pairs.n += t->entry[i].n_path > 0;
-        storage_pairs.n += (uint32_t)t->entry[i].n_chunks;
+        storage_pairs.n += (uint32_t)chunks.count(chunks.ctx, i);
     }
     pk_set_str(a, d, "state_dict_metadata", pk_dict_made(a, &entry_pairs));
     pk_set_str(a, d, "planner_data", path_pairs.n ? pk_dict_made(a, &path_pairs) : pk_none(a));
@@ -252,14 +277,18 @@ static void add_storage_places(struct rewriting *w, struct pk *storage, const st
         if (index && !entry_changed && !is_chunk_index(index, en, k))
             index = with_field(w->a, index, "fqn", pk_str(w->a, en->name));
         else if (!index || !is_chunk_index(index, en, k))
-            index = index_of(w->a, en, k, !index || !pk_is_none(pk_get(index, "index")));
+            index = index_of(w->a, en, k, en->is_tensor ? en->chunk[k].at : NULL,
+                             !index || !pk_is_none(pk_get(index, "index")));
         add_pair(storage, index, info);
     }
 }
 
-static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct pk *planner, const struct dcp_entry *en,
-                                bool entry_changed)
+static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct pk *planner,
+                                const struct dcp_change *c, int i)
 {
+    const struct dcp_entry *en = &c->t->entry[i];
+    const struct dcp_made_chunks chunks = chunks_of_table(c->t);
+    const bool entry_changed = c->changed[i];
     struct pk *key = w->entry[2 * en->number], *v = w->entry[2 * en->number + 1];
     const char *name = pk_as_str(key);
     const bool renamed = strcmp(name, en->name) != 0;
@@ -267,7 +296,7 @@ static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct 
 
     w->changed = w->changed || renamed || entry_changed;
     if (entry_changed)
-        v = tensor(w->a, en, retyped(w->a, pk_get(v, "properties"), en->dtype));
+        v = tensor(w->a, &chunks, i, en, retyped(w->a, pk_get(v, "properties"), en->dtype));
     key = renamed ? pk_str(w->a, en->name) : key;
     add_pair(entries, key, v);
     if (at >= 0)
@@ -318,7 +347,7 @@ static struct pk *new_root(struct rewriting *w, struct pk *root, const struct dc
     storage = new_dict(w->a, n);
     w->changed = (uint32_t)t->n != n_were;
     for (int i = 0; i < t->n; i++) {
-        add_rewritten_entry(w, entries, planner, &t->entry[i], c->changed[i]);
+        add_rewritten_entry(w, entries, planner, c, i);
         add_storage_places(w, storage, &t->entry[i], c->changed[i]);
     }
     o = with_field(w->a, root, "state_dict_metadata", entries);

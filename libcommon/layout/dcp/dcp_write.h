@@ -7,10 +7,20 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 /*
- * Append to `out` a .metadata with the entries and places of t, in the form that torch's loaders require. The places
- * must be where the items now are.
+ * The chunks of the entries of a table, made one at a time, for a table with too many chunks to be in memory at once.
+ * count() returns the number of chunks of an entry. make() sets *out to chunk k of the entry; it allocates what *out
+ * points to in `a`, whose owner frees it after the chunk was written.
  */
-void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out);
+struct dcp_made_chunks {
+    int (*count)(const void *ctx, int entry);
+    void (*make)(const void *ctx, int entry, int k, struct arena *a, struct dcp_chunk *out);
+    const void *ctx;
+};
+/*
+ * Append to `out` a .metadata with the entries and places of t, in the form that torch's loaders require. The places
+ * must be where the items now are. `made` gives the chunks of the entries; if it is NULL, t has them.
+ */
+void dcp_metadata_write(const struct dcp_table *t, const struct dcp_made_chunks *made, struct strbuf *out);
 
 /* The entries that dcp_metadata_rewrite() writes, and which of them need new pickled objects. */
 struct dcp_change {
