@@ -379,6 +379,7 @@ static const struct layout_writer {
     { &deepspeed_layout, deepspeed_accepts, describe_as_deepspeed },
     { &torchdist_layout, torchdist_accepts, describe_as_torchdist },
     { &dcp_layout, dcp_accepts, describe_as_dcp },
+    { &dsmoe_layout, dsmoe_accepts, describe_as_dsmoe },
     { &hf_layout, NULL, describe_as_hf },
     { &hfstorage_layout, NULL, describe_as_hfstorage },
 };
@@ -400,6 +401,11 @@ int layout_describe_as(const struct layout *to, struct source *s, const struct w
     while (w->layout != to)
         w++;
     t->src = s;
+    if (q.expert_ranks && to != &dsmoe_layout) {
+        err_usage(e, "%s: --target-ep applies only to a checkpoint with layers of DeepSpeed's MoE (layout dsmoe), but "
+                     "its layout is %s", s->path, s->layout->name);
+        return -1;
+    }
     q.renames = needs_core_names(to, s, &q) || needs_hf_names(to, s, &q);
     if (w->accepts && w->accepts(s, &q, e) < 0)
         return -1;

@@ -45,6 +45,7 @@ struct write_request {
     bool weights_only;                  /* write no optimizer; the source was opened without its optimizer */
     int zero_stage;                     /* 1 to 3; 0: as in the source */
     int ranks;                          /* number of ranks; 0: not given */
+    int expert_ranks;                   /* dsmoe: number of expert-parallel ranks; 0: not given */
     int mesh_rows, mesh_columns;        /* for layouts of entries: a mesh of ranks; 0: not given */
     /* type of the weights, or type in which the run will compute; DTYPE_N: not given */
     enum dtype dtype;
@@ -122,9 +123,10 @@ struct layout_target {
 typedef int layout_accepts(const struct source *s, const struct write_request *q, struct err *e);
 typedef int layout_describe(struct source *s, const struct write_request *q, struct report *notes,
                             struct layout_target *t, struct err *e);
-layout_accepts deepspeed_accepts, zero_accepts, dcp_accepts, torchdist_accepts;
+layout_accepts deepspeed_accepts, zero_accepts, dcp_accepts, torchdist_accepts, dsmoe_accepts;
 layout_describe describe_as_deepspeed, describe_as_zero, describe_as_universal_pt, describe_as_universal_hdf5,
-    describe_as_universal_virtual, describe_as_hf, describe_as_hfstorage, describe_as_dcp, describe_as_torchdist;
+    describe_as_universal_virtual, describe_as_hf, describe_as_hfstorage, describe_as_dcp, describe_as_torchdist,
+    describe_as_dsmoe;
 
 /* Returns true if folders of the source's layout can be written. */
 bool layout_has_writer(const struct source *s);

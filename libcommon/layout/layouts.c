@@ -233,7 +233,8 @@ const struct layout *layout_find(const char *name)
 
 const struct layout *layout_of_result(const struct source *s)
 {
-    return s->layout->entries ? s->layout : source_is_from_zero(s) ? &zero_layout : &deepspeed_layout;
+    return s->layout->entries || s->layout == &dsmoe_layout ? s->layout
+           : source_is_from_zero(s)                         ? &zero_layout : &deepspeed_layout;
 }
 
 bool layout_result_sets_step(const struct source *s)

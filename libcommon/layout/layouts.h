@@ -93,8 +93,8 @@ bool lightning_is_file(const char *path);
 const struct layout *layout_find(const char *name);
 /*
  * Returns the layout in which a source is written if no other is requested. If the source's layout consists of
- * entries, this is the same layout. Otherwise it is the one that the engine loads: ZeRO's files for a checkpoint of
- * ZeRO or a universal form of one, else the pipeline engine's files.
+ * entries, or has files of experts of DeepSpeed's MoE, this is the same layout. Otherwise it is the one that the engine
+ * loads: ZeRO's files for a checkpoint of ZeRO or a universal form of one, else the pipeline engine's files.
  */
 const struct layout *layout_of_result(const struct source *s);
 /* Returns true if reshape sets Adam's own step counter with --step when it writes the source as layout_of_result(). */

@@ -51,6 +51,9 @@ static int parse_device_mesh(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row topology_rows[] = {
+    { "target-ep", 0, "N", "number of expert-parallel ranks of OUT, for a checkpoint with layers of DeepSpeed's MoE "
+                           "that keeps its layout", OPTION_INT, FIELD(convert.request.expert_ranks), .min = 1,
+      .max = RESHAPE_RANKS_MAX },
     { "pp-balance", 0, "WHEN", "balance stages as DeepSpeed does before 0.12.5 (old), since then (new), or in a "
                                "given version, such as 0.10.0", .take = parse_pp_balance,
       .words = "old new" },
@@ -147,6 +150,9 @@ static int check_reshape_options(struct reshape_job *j)
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return refuse_reshape_usage(j,
                                     "--stages excludes --pp-partition-method and --pp-balance");
+    if (q->expert_ranks && j->to)
+        return refuse_reshape_usage(j, "--target-ep changes the ranks of a checkpoint with DeepSpeed's MoE in its own "
+                                       "layout; --to excludes it");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3 and an IN of another layout");
     if ((q->rules || (q->config && !q->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF &&

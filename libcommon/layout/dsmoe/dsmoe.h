@@ -152,6 +152,9 @@ void dsmoe_set_step(const struct dsmoe *x, const struct dsmoe_optim *f, const st
 bool dsmoe_read_partitions(struct dsmoe *x, const struct dsmoe_optim *f, int n);
 bool dsmoe_read_whole(struct dsmoe *x, const struct dsmoe_optim *f, int n);
 
+/* Returns the state dict of a parameter by its number in `states` of ZeRO-0, or NULL. */
+const struct pk *dsmoe_state_of_number(const struct pk *states, int64_t number);
+
 /* ---- dsmoe_optimizer.c ---- */
 
 /* Read the states, settings and steps of the optimizer. */

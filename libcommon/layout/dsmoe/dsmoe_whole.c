@@ -320,8 +320,7 @@ static bool match_rank_params(const struct whole_reader *w, int file, struct ran
 
 /* ---- states ---- */
 
-/* Returns the state dict of a parameter by its number, or NULL. */
-static const struct pk *state_of_number(const struct pk *states, int64_t number)
+const struct pk *dsmoe_state_of_number(const struct pk *states, int64_t number)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(states, &n);
@@ -385,7 +384,7 @@ static bool read_whole_group(struct whole_reader *w, int file, int g, const stru
 
         if (!pk_as_int(id[i], &number))
             return refuse_whole(w, file, "a group lists parameters by other means than numbers");
-        l.state = state_of_number(pk_get(dsmoe_torch_dict(f->tree), "state"), number);
+        l.state = dsmoe_state_of_number(pk_get(dsmoe_torch_dict(f->tree), "state"), number);
         if (!record_states(w, &l))
             return false;
         if (w->n_holders[l.param] == 1)

@@ -100,3 +100,21 @@ struct pk *zero_tree_copy_value(struct zero_tree *x, const struct pk *v, const s
 
     return v ? pk_copy_swap(x->ds.arena, v, copy_tree_tensor, &c) : pk_none(x->ds.arena);
 }
+
+int zero_check_carried(const struct pt *pt, struct err *e)
+{
+    const struct pk_tree *tree = pt_tree(pt);
+    struct pt_tensor x;
+
+    for (uint32_t i = 0; i < tree->n_acts; i++)
+        if (tree->act[i]->type == PK_CALL && pt_tensor(pt, tree->act[i], &x) && !x.contiguous) {
+            struct strbuf path = {0};
+
+            pk_path(tree->root, tree->act[i], &path);
+            err_data(e, pt_path(pt), ERR_NO_BYTE, "%s is a tensor that is not contiguous: it cannot be carried along",
+                     path.len ? path.buf : "a value");
+            strbuf_free(&path);
+            return -1;
+        }
+    return 0;
+}

@@ -39,6 +39,11 @@ int zero_tree_number(struct zero_tree *x, float v);
 struct pk *zero_tree_vector(struct zero_tree *x, int storage, enum dtype dtype, int64_t n, bool requires_grad);
 /* Returns a copy of v, a value of the source. Its tensors, which must be in pt, get storages of their own. */
 struct pk *zero_tree_copy_value(struct zero_tree *x, const struct pk *v, const struct pt *pt);
+/*
+ * Check that the tensors of pt are contiguous, because zero_tree_copy_value() copies them as bytes. Returns -1 with
+ * ERR_DATA and the path of the first that is not.
+ */
+MUST_CHECK int zero_check_carried(const struct pt *pt, struct err *e);
 void zero_tree_free(struct zero_tree *x);
 
 #endif

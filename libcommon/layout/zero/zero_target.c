@@ -15,6 +15,7 @@
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/layout/engine/zero_pickles.h"
+#include "libcommon/layout/engine/zero_storages.h"
 
 /*
  * Use the trees of the source: that of the lowest rank's model_states and, unless only weights are requested, that of
@@ -187,25 +188,6 @@ const char *zero_target_holder(const struct zero_target *t, const char *name)
     return pk_as_str(pk_get(pk_get(t->root, "shared_params"), name));
 }
 
-/* Check that the tensors of pt that are copied unchanged are contiguous, because they are copied as bytes. */
-static int check_carried(const struct pt *pt, struct err *e)
-{
-    const struct pk_tree *tree = pt_tree(pt);
-    struct pt_tensor x;
-
-    for (uint32_t i = 0; i < tree->n_acts; i++)
-        if (tree->act[i]->type == PK_CALL && pt_tensor(pt, tree->act[i], &x) && !x.contiguous) {
-            struct strbuf path = {0};
-
-            pk_path(tree->root, tree->act[i], &path);
-            err_data(e, pt_path(pt), ERR_NO_BYTE, "%s is a tensor that is not contiguous: it cannot be carried along",
-                     path.len ? path.buf : "a value");
-            strbuf_free(&path);
-            return -1;
-        }
-    return 0;
-}
-
 enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st)
 {
     const struct zero_group *group = &t->shape.group[g];
@@ -341,7 +323,7 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
     if (resolve_optimizer_form(t, stage, notes, e) < 0 || resolve_target_groups(t, stage, world, e) < 0)
         goto failed;
     if (check_fp32_states(t, notes, e) < 0 || check_weights_castable(t, notes, e) < 0 ||
-        (t->root_pt && check_carried(t->root_pt, e) < 0) || (t->opt_pt && check_carried(t->opt_pt, e) < 0))
+        (t->root_pt && zero_check_carried(t->root_pt, e) < 0) || (t->opt_pt && zero_check_carried(t->opt_pt, e) < 0))
         goto failed;
     return t;
 failed:
