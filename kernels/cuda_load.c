@@ -44,7 +44,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     char path[PATH_MAX + 64];
     void *driver, *library;
 
-    /* Without a driver there is no GPU. This check avoids loading the large library to find that out. */
+    /* Without a driver there is no GPU. This check avoids loading the large library in vain. */
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver) {
         err_usage(e, "no CUDA driver on this machine: %s", dlerror());

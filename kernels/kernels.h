@@ -54,7 +54,7 @@ struct kernel_dropout {
     /* number of row 0 in the global batch; for attention, the number of sample 0 times s */
     int64_t row0;
 };
-/* The limit below which an element is dropped, and the factor for kept elements. */
+/* The limit for the random numbers, below which an element is dropped, and the factor for kept elements. */
 static inline uint32_t kernel_dropout_limit(float p) { return (uint32_t)((double)p * 65536 + 0.5); }
 static inline float kernel_dropout_keep(float p) { return 65536.0f / (float)(65536 - kernel_dropout_limit(p)); }
 
@@ -121,8 +121,8 @@ struct kernel_residual_norm {
     struct kernel_dropout drop;
     void *z;                            /* T [m, h]; may be `residual` or `a` */
     /*
-     * Its m and h are the sizes of all tensors. Its x is ignored, because the input of the LayerNorm is z. If gamma is
-     * NULL, only z is computed.
+     * norm.m and norm.h are the sizes of all tensors. norm.x is ignored, because the input of the LayerNorm is z. If
+     * norm.gamma is NULL, only z is computed.
      */
     struct kernel_layernorm norm;
 };
@@ -316,8 +316,8 @@ struct kernels {
      */
     void (*xent_stat)(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s);
     /*
-     * From stat [tp, m, 3], the results of xent_stat() on all tp ranks, compute lse, fp32 [m], and loss, fp32 [m] = lse
-     * - the target's logit.
+     * Compute lse, fp32 [m], and loss, fp32 [m], which is lse - the target's logit. stat [tp, m, 3] holds the results
+     * of xent_stat() on all tp ranks.
      */
     void (*xent_loss)(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s);
     /*
@@ -340,7 +340,8 @@ struct kernels {
      * NULL with *e filled if there is not enough memory.
      */
     struct kernel_runs *(*runs_new)(const struct kernel_run *run, int n, struct err *e);
-    void (*runs_free)(struct kernel_runs *r);   /* NULL is allowed; does not wait for queued work that still uses it */
+    /* NULL is allowed; the call does not wait for queued work that still uses the list */
+    void (*runs_free)(struct kernel_runs *r);
     /*
      * Set out[run.out], for each run, to the sum of squares of the run in x, with the same bits as sumsq() for each
      * run. x has type `t`, which is DTYPE_F32 or F16. Squares are computed in fp64, so a sum is infinite or NaN if and

@@ -46,8 +46,8 @@ bool amx_usable(void)
 }
 
 /*
- * The configuration is static, because gcc 12 does not know that the instruction reads all of it. If it were on the
- * stack, gcc would omit stores to it.
+ * The configuration must be static. gcc 12 does not model that the tile instruction reads the whole struct, so it would
+ * omit stores to a struct on the stack.
  */
 static const struct tile_config config = {
     .palette = 1,

@@ -19,7 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* rows and columns of a result: two tiles of a, two of b and four of sums, which are all eight tiles */
+/*
+ * number of rows and columns of a result; its four tiles of sums, two tiles of a and two tiles of b are all eight tiles
+ */
 #define AMX_WIDTH 32
 #define AMX_DEPTH 32
 #define AMX_SLOTS (AMX_DEPTH / 2)       /* pairs per step */
@@ -34,15 +36,16 @@ struct amx {
     void (*multiply)(int64_t steps, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 };
 /*
- * The implementation that products of bf16 use. NULL: they use panels.h instead. Set by amx_open() or amx_open_model().
+ * The AMX implementation that products of bf16 use, or NULL if these products use panels.h. amx_open() and
+ * amx_open_model() set it.
  */
 extern const struct amx *amx_found;
 
 /* Returns true if the CPU has AMX for bf16 and the system lets this process use it. Requests the permission. */
 bool amx_usable(void);
 /*
- * Each of these functions selects what all later products of bf16 use: AMX (only if it is usable), its model, or
- * neither.
+ * Each of these functions selects what all later products of bf16 use: AMX if it is usable, the software model of AMX,
+ * or neither.
  */
 void amx_open(void);
 void amx_open_model(void);

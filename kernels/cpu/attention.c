@@ -32,8 +32,8 @@ struct attention_item {
 };
 
 /*
- * Compute the scores of keys k0 .. k0 + nk for all queries of the tile, including scale, bias and causal mask. The
- * largest score of each query so far is stored in `top`.
+ * Compute the scores of keys k0 .. k0 + nk for all queries of the tile. The scores include scale, bias and causal mask.
+ * On return, top[] holds the largest score of each query so far.
  */
 static void scores(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk, int64_t width,
                    float *top)
@@ -75,7 +75,7 @@ static void drop(struct attention_room *r, const struct attention_item *it, int6
             r->score[j * TILE + q] *= r->mask_transposed[j * TILE + q];
 }
 
-/* Rescale the sums and outputs computed so far, because the maxima have changed to `top`. */
+/* Rescale the sums and outputs computed so far from the old maxima to the new maxima `top`. */
 static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, const float *top)
 {
     for (int64_t q = 0; q < nq; q++) {

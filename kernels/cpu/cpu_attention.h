@@ -6,7 +6,8 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/philox.h"
 
-#define TILE PANEL_LCM                  /* also a multiple of the 16 keys that share random numbers for dropout */
+/* must also be a multiple of 16, because 16 keys share random numbers for dropout */
+#define TILE PANEL_LCM
 
 /* Returns the number of floats in a row of a product [.., hd]: hd rounded up to whole panels. */
 static inline int64_t tile_row(int64_t hd)
@@ -15,9 +16,9 @@ static inline int64_t tile_row(int64_t hd)
 }
 
 /*
- * The product c [na, nb] = a b^T, summed over `slots`; with `add`, it is added to c. c is written in whole panels. b is
- * packed. If a_step is PANEL_A, `a` is packed; otherwise `a` is a tile [slots, a_step] whose columns are the rows of
- * the operand.
+ * A product c [na, nb] = a b^T. Each element is a sum over `slots` slots. With `add`, the product is added to c. c is
+ * written in whole panels, and b is packed. If a_step is PANEL_A, `a` is packed, too; otherwise `a` is a tile [slots,
+ * a_step] whose columns are the rows of the operand.
  */
 struct tile_product {
     int64_t na, nb, slots;

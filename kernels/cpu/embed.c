@@ -88,8 +88,8 @@ static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct d
     assert(g->m < INT32_MAX);
     sort_tokens(start, token, g);
     /*
-     * The schedule is dynamic, because frequent words have adjacent rows. Which thread computes a row does not affect
-     * the sum.
+     * The schedule is dynamic because frequent words have adjacent rows, so rows differ much in cost. The sum of a row
+     * does not depend on the thread that computes it.
      */
     #pragma omp parallel for num_threads(cpu_threads) schedule(dynamic, 64)
     for (int64_t r = 0; r < g->rows; r++)
@@ -136,7 +136,8 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
         WITH_T(t, finish_row(g, i, T));
 }
 
-#define POSITION_COLS 64                /* number of columns of a work item, which processes all tokens in order */
+/* number of columns of a work item; a work item processes all tokens in order */
+#define POSITION_COLS 64
 
 /* Sum columns col .. col + n of the gradients of all positions in `sum`, which has `ld` floats per row. */
 static void position_cols(const struct kernel_position_back *g, float *sum, int64_t ld, int64_t col, int64_t n,

@@ -10,10 +10,14 @@
 #include "kernels/cpu/philox.h"
 #include "libcommon/base/mem.h"
 
-/* elements per work item; sums are cut at multiples of it, whatever the number of threads */
+/*
+ * number of elements per work item; sums are split at multiples of it, so they do not depend on the number of threads
+ */
 #define RUN 4096
 
-/* Loop over runs of RUN elements. One thread processes a run. The body processes the elements from i on. */
+/*
+ * Loop over runs of RUN elements. One thread processes a run. In the body, the run begins at element i.
+ */
 #define FOR_RUNS(n)                                                                 \
     _Pragma("omp parallel for num_threads(cpu_threads) schedule(static)")           \
     for (int64_t i = 0; i < (n); i += RUN)

@@ -66,11 +66,14 @@
 #define GEMM_ROWS  (2 * PANEL_LCM)
 #define GEMM_A     (GEMM_ROWS * 256)    /* maximum number of slots in the panels of A of one strip */
 #define GEMM_COLS  1024                 /* maximum number of columns of a block */
-/* Number of slots of B that one cut of the sum uses: they fill half of the second-level cache. */
+/* maximum number of slots of B per cut of the sum; they fill half of the second-level cache */
 #define GEMM_NEAR  (1 << 18)
 /* maximum number of slots in B's block; exceeded only if a single panel of B is larger */
 #define GEMM_BLOCK (4 << 20)
-#define GEMM_LD    (GEMM_COLS + 32)     /* floats per row of the sums: not a power of two, for the caches */
+/*
+ * number of floats per row of the sums; it is not a power of two, so that rows do not compete for the same cache sets
+ */
+#define GEMM_LD    (GEMM_COLS + 32)
 
 /* The buffers of one thread. */
 struct room {
@@ -79,17 +82,17 @@ struct room {
 };
 
 /*
- * How operands are multiplied. SINGLES: as fp32, to which bf16 is widened. PAIRS: as pairs of bf16. TILES, TILES_LONG:
- * as AMX tiles of pairs. Tiles are so fast that B's block should fit in the second-level cache. TILES therefore has
- * longer cuts, which make the block narrower. A is then packed more often. This pays off for sums of at most two cuts,
- * if the rows of A are stored along; TILES_LONG is for all other products.
+ * The ways in which operands are multiplied. SINGLES multiplies fp32, to which bf16 is widened. PAIRS multiplies pairs
+ * of bf16. TILES and TILES_LONG multiply AMX tiles of pairs. AMX is so fast that B's block should fit in the
+ * second-level cache. TILES therefore uses longer cuts and narrower blocks, at the price of packing A more often. This
+ * pays off for sums of at most two cuts if the rows of A are stored along. TILES_LONG is for all other products.
  */
 enum how { SINGLES, PAIRS, TILES, TILES_LONG };
 static const struct gemm_form {
     int a, b;                           /* rows per panel of a and of b */
     int per_slot;                       /* numbers of the sum per slot */
     int slots;                          /* slots are padded with zeros to a multiple of this */
-    /* slots of the sum per cut; with singles and pairs, the bits of results depend on it */
+    /* number of slots of the sum per cut; with SINGLES and PAIRS, the bits of the results depend on it */
     int cut;
     int rows;                           /* maximum number of rows of a strip */
 } forms[] = {
@@ -113,9 +116,9 @@ struct part {
 };
 
 /*
- * Returns the share of thread `me` if na x nb panels are split among `all` threads. The panels are split into
- * rectangles, such that the largest one is as small as possible. Packing a panel of A counts like a tile of the result,
- * because all threads with the same rows pack these rows.
+ * Split na x nb panels among `all` threads, and return the part of thread `me`. The parts are rectangles, and the
+ * largest one is as small as possible. The cost of packing a panel of A is counted as one tile of the result, because
+ * each thread packs all rows of its part.
  */
 static struct part part_of(int64_t na, int64_t nb, int me, int all)
 {

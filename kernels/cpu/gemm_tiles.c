@@ -22,7 +22,10 @@ ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, in
 }
 #endif
 
-/* Combine the lines of a square that is stored across to pairs: to[AMX_SLOTS][AMX_WIDTH]. */
+/*
+ * Combine each two adjacent lines of a square that is stored across into one line of pairs. The result is
+ * to[AMX_SLOTS][AMX_WIDTH].
+ */
 ALWAYS_INLINE void pair_up(uint32_t *to, const uint16_t *from, int64_t ld)
 {
     for (int s = 0; s < AMX_SLOTS; s++)

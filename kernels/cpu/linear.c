@@ -149,7 +149,9 @@ ALWAYS_INLINE void half_grad(const struct out *o, const float *acc, int64_t row,
     f16_narrow(y, v, n);
 }
 
-/* Make one function per type. If it were inlined into the loop, gcc 12 would make a product 5 % slower. */
+/*
+ * Define one function per type. gcc 12 would make a product 5 % slower if these functions were inlined into the loop.
+ */
 #define FINISH_T(name, t, dtype)                                                                                \
     static __attribute__((noinline)) void name##_row_##t(const struct out *o, const float *acc, int64_t row,    \
                                                          int64_t col, int64_t n)                                \
@@ -228,7 +230,7 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
 }
 
 #define SUM_COLS 64                     /* columns per work item */
-/* number of rows that are added up before the sum is added to the total, so that fewer roundings follow each other */
+/* number of rows that are summed before their sum is added to the total; this shortens the chain of roundings */
 #define SUM_ROWS 32
 
 /* Compute the sums of columns col .. col + n of dy; n <= SUM_COLS. */

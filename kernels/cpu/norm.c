@@ -117,8 +117,7 @@ static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, st
 }
 
 /*
- * ---- gradients: rows are divided into chunks; each chunk has its own sums over rows, which are added in order at the
- * end ----
+ * ---- gradients: rows are divided into chunks; each chunk has its own sums, which are added in order at the end ----
  */
 
 #define MAX_CHUNKS 128

@@ -61,7 +61,7 @@ struct operand_part {
 #define panels_pack ISA_NAME(panels_pack)
 void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs);
 
-/* Set to [cols, to_step] to the transpose of the first `cols` columns of from [rows, ld], fp32. */
+/* Transpose the first `cols` columns of from [rows, ld] into to [cols, to_step]. Both are fp32. */
 #define panel_transpose ISA_NAME(panel_transpose)
 void panel_transpose(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
 

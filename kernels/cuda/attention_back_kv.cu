@@ -202,8 +202,8 @@ static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &roo
 }
 
 /*
- * Return a buffer after results were stored from it. All threads call this function. The thread of the warpgroup that
- * stores waits until its last store has read the buffer, and then returns the buffer.
+ * Return a buffer to its owner after results were stored from it. All threads call this function. The warpgroup's
+ * storing thread waits until its last store has read the buffer, and then arrives at the barrier `empty`.
  */
 static __device__ __forceinline__ void give_back_left(barrier *empty)
 {
@@ -286,7 +286,8 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room
     wgmma_fence_registers(dp);
     gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
     pack_rows<T, queries>(ds, s);
-    wgmma_wait<0>();                    /* prob's registers become free, which the scores of the next tile need */
+    /* The scores of the next tile need the registers of prob, which become free here. */
+    wgmma_wait<0>();
     wgmma_begin();
     multiply_across<HD, queries>(t.dk, ds, room.q[t.at.at]);
     wgmma_commit();

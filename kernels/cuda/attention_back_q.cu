@@ -255,8 +255,8 @@ static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &r
 }
 
 /*
- * Compute dS of a tile, and store it in the member `s` of t. LATER is the number of matrix products that were queued
- * after the one for dP, and may still be running.
+ * Compute dS of a tile and store it in t.s. LATER is the number of matrix products queued after the product for dP;
+ * these may still be running.
  */
 template <int HD, int KIND, bool MASK, int LATER, typename T>
 static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T> &room, const struct back_q_args &a,

@@ -138,8 +138,8 @@ static __device__ __forceinline__ void fetch_bias(struct forward_room<HD, T> &ro
 /* ---- computing ---- */
 
 /*
- * The state of the softmax for a thread's two rows: the value that is subtracted from scores, and the sum of
- * exponentials.
+ * The state of the softmax for a thread's two rows. It consists of the value that is subtracted from the scores, and
+ * the sum of the exponentials.
  */
 struct softmax {
     float top[2], sum[2];

@@ -92,8 +92,8 @@ struct tile_place {
 
 /*
  * Returns tile, head and sample of item i. Long items come first, so that the blocks finish at nearly the same time.
- * Heads are grouped into sections whose tensors fit in the L2 cache together; otherwise each tile would be read from
- * memory.
+ * Heads are grouped into sections, so that the tensors of one section fit in the L2 cache together. Without sections
+ * each tile would be read from memory.
  */
 static __device__ __forceinline__ struct tile_place place_of(const struct attention_work &w, int i, bool last_is_long)
 {
@@ -411,7 +411,7 @@ template <typename X> struct attention_type {
     typedef X type;
 };
 
-/* Call call() with the head dimension as a compile-time constant. Returns false if there is no kernel for hd. */
+/* Call call() with the head dimension as a compile-time constant. Returns false if no kernel supports hd. */
 template <typename F> bool with_head_dim(int hd, F call)
 {
     switch (hd) {
@@ -429,8 +429,8 @@ template <typename F> bool with_head_dim(int hd, F call)
 }
 
 /*
- * Call call(hd, attention_type<T>()), where hd and T are compile-time constants equal to the head dimension and the
- * type t. Returns false if there is no kernel for hd.
+ * Call call(hd, attention_type<T>()), where the constants hd and T are the head dimension and the type `t`. Returns
+ * false if no kernel supports hd.
  */
 template <typename F> bool with_head_dim(int hd, enum dtype t, F call)
 {

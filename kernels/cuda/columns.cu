@@ -21,8 +21,8 @@ static int64_t strips(int64_t n, int width)
 }
 
 /*
- * The number of chunks depends only on the shape, not on T. fp32 has twice as many strips, for which the same chunks
- * work as well.
+ * The number of chunks depends only on the shape, not on T. fp32 has twice as many strips; the same number of chunks
+ * suits it as well.
  */
 int64_t cuda_column_chunks(int64_t m, int64_t n)
 {

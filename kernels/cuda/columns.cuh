@@ -10,7 +10,10 @@ struct cuda_columns {
     int64_t m, n;
     const void *x;                      /* T [m, n] */
     struct dropout drop;
-    /* T [m, n]: receives x * mask, which is rounded before it is summed; may be x; NULL: it is not stored */
+    /*
+     * T [m, n]: receives x * mask, rounded before it is summed; may be the same memory as x; NULL: x * mask is not
+     * stored
+     */
     void *da;
     float *part;                        /* fp32 [chunks, n], column sums of each chunk of rows, or NULL */
 };

@@ -25,8 +25,8 @@ uint64_t cuda_attention_scratch(const struct kernel_attention *a);
 
 /* ---- the two implementations ---- */
 /*
- * The _fast functions queue the work for Hopper. If the tensors cannot be described to the copy engine, they queue
- * nothing and return false.
+ * Queue the work with kernels for Hopper. Each function queues nothing and returns false if the tensors cannot be
+ * described to the copy engine.
  */
 bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 /*

@@ -249,8 +249,8 @@ static struct dev_stream *dev_stream_new(void)
     select_gpu();
     /*
      * Create a non-blocking stream, so that only events define an order between streams. Computation runs in the
-     * default stream and messages in these streams. They have a higher priority, so messages begin as soon as a
-     * multiprocessor has room.
+     * default stream, and messages run in the streams created here. These streams have a higher priority, so messages
+     * begin as soon as a multiprocessor has room.
      */
     cuda_record_fault("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
     cuda_record_fault("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));

@@ -141,8 +141,8 @@ template <typename G, int N> __device__ __forceinline__ void grad_end(G *to, flo
 }
 
 /*
- * Set one element of a parameter's gradient to `sum` or, with `add`, add `sum` to it. The sum is rounded before the old
- * value is added.
+ * Set one element of a parameter's gradient to `sum` or, with `add`, add `sum` to the element. The sum is rounded
+ * before the addition.
  */
 template <typename G> __device__ __forceinline__ void grad_put(G *to, float sum, bool add)
 {

@@ -190,8 +190,8 @@ static struct lt_plan *plan_for(const struct kind *kind)
 /* ---- running a product ---- */
 
 /*
- * Returns true if all rows begin at multiples of 16 bytes and have lengths that are multiples of 16 bytes, as
- * cuBLASLt's fast kernels require. For other products the plain kernel is used.
+ * Returns true if all rows begin at multiples of 16 bytes and have lengths that are multiples of 16 bytes. cuBLASLt's
+ * fast kernels require this. The plain kernel computes all other products.
  */
 static bool fits(const struct cuda_gemm *g)
 {

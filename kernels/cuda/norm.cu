@@ -174,7 +174,10 @@ static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm
         a.rstd[row] = r;
 }
 
-/* Returns the kernel's arguments taken from `n`. x, and those that only residual_norm uses, are left unset. */
+/*
+ * Returns the arguments of the kernel, filled from `n`. The member x and the members that only residual_norm uses are
+ * not set.
+ */
 static struct norm_args norm_args_of(const struct kernel_layernorm *n)
 {
     struct norm_args a = {};
@@ -251,8 +254,8 @@ struct back_args {
 };
 
 /*
- * The rows that are being loaded are in shared memory: [STAGES][dy, x, add_dx][NV][threads] packs. Each thread copies
- * the packs there that it reads later itself, so no barrier is needed.
+ * The shared memory that holds the rows being loaded, as [STAGES][dy, x, add_dx][NV][threads] packs. Each thread later
+ * reads only the packs that it has copied itself, so no barrier is needed.
  */
 template <int NV> struct stages {
     static const int n = NV == 1 ? 4 : 2;
@@ -336,7 +339,7 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
         float sum = 0, sum_x = 0, next_mean = 0, next_rstd = 0, g[NV][N], xhat[NV][N], v[N];
         int last = slot == 0 ? STAGES - 1 : slot - 1;
 
-        /* Load a new row into the stage that the previous row has left. */
+        /* Load a new row into the stage that the previous row occupied. */
         fetch_row<T, NV, W>(staged + last * STAGE + lane, a, row + STAGES - 1, row + STAGES - 1 < end);
         if (row + 1 < end) {
             next_mean = a.mean[row + 1];

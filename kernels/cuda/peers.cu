@@ -57,7 +57,7 @@ struct peers {
     uint32_t calls, summed;             /* number of the last call, and of the last call that used the boxes */
 };
 
-/* ---- the driver's functions, looked up by name: its library is not linked ---- */
+/* ---- functions of the driver, which are looked up by name because the driver's library is not linked ---- */
 
 typedef CUresult (*word_function)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 typedef CUresult (*range_function)(CUdeviceptr *, size_t *, CUdeviceptr);

@@ -35,9 +35,9 @@ bool peers_open(struct peers *p, const void *blobs);
 void peers_close(struct peers *p);      /* NULL is allowed; all work in streams that use p must have ended */
 
 /*
- * These functions implement the calls of dev_net.h. If a call does not meet the following requirements, they queue
- * nothing and return false: an output that other members write to (all_reduce, all_gather) must be in the shared
- * memory, and parts must be multiples of 16 bytes. `p` may be NULL.
+ * The calls of dev_net.h, implemented with shared memory. `p` may be NULL. A function queues nothing and returns false
+ * unless two requirements are met. First, an output that other members write to (all_reduce, all_gather) is in the
+ * shared memory. Second, parts are multiples of 16 bytes.
  */
 bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);

@@ -125,10 +125,10 @@ static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map
 #endif
 }
 /*
- * Order accesses to shared memory before those of the copy engine. After each thread has called this and passed a
- * barrier, the copy engine may read what the threads wrote, and may overwrite what they read. Threads and copy engine
- * are different proxies in the terms of PTX, and a barrier alone does not order two proxies. The fence is not needed
- * after products, because these belong to the proxy of the copy engine.
+ * Order this thread's accesses to shared memory before those of the copy engine. After each thread has called this
+ * function and passed a barrier, the copy engine may read what the threads wrote, and may overwrite what the threads
+ * read. In the terms of PTX, threads and copy engine are different proxies, and a barrier alone does not order two
+ * proxies. The fence is not needed after wgmma products, because these belong to the proxy of the copy engine.
  */
 static __device__ __forceinline__ void tma_fence(void)
 {
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void tma_wait_read(void)
 #endif
 }
 
-/* ---- registers: a warpgroup gives up registers, or acquires registers that others have given up ---- */
+/* ---- registers: a warpgroup releases registers, or acquires registers that other warpgroups have released ---- */
 
 template <int N> __device__ __forceinline__ void registers_lower(void)
 {

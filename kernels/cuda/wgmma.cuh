@@ -41,8 +41,8 @@ template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t 
 }
 
 /*
- * wgmma_along() and wgmma_across() return the distance in units of a descriptor from the start of an operand to step k
- * of the sum, which has 16 elements: for sums along the rows, and for sums across them.
+ * Return the distance from the start of an operand to step k of the sum, in units of a descriptor. A step has 16
+ * elements. wgmma_along() is for sums along the rows, wgmma_across() for sums across the rows.
  */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_along(int k, int rows)
 {

@@ -20,7 +20,10 @@
 #define LOG2E   1.4426950408889634f
 #define AHEAD   4                       /* packs that a thread loads ahead */
 
-/* Returns e^(x - top). For fp32 logits, ex2.approx of a rounded product would not be accurate enough. */
+/*
+ * Returns e^(x - top). For fp32 logits it does not use ex2.approx of a rounded product, which would not be accurate
+ * enough.
+ */
 template <typename T> __device__ __forceinline__ float exp_below(float x, float top)
 {
     float y;
@@ -46,8 +49,8 @@ static __device__ __forceinline__ struct running joined(struct running a, struct
     float top = fmaxf(a.top, b.top);
 
     /*
-     * If top is -infinity, no element has been processed yet, or all are NaN, which fmaxf ignores. -infinity -
-     * -infinity must not replace a 0 with a NaN.
+     * If top is -infinity, no element has been processed yet, or all elements are NaN, which fmaxf ignores. This case
+     * is handled separately because -infinity - -infinity would replace a 0 with a NaN.
      */
     if (top == -INFINITY)
         return { top, a.sum + b.sum };
