@@ -16,7 +16,7 @@
 #include "libcommon/ckpt/source_parts.h"
 #include "libcommon/plan/reader.h"
 
-/* Bytes of a tensor that sk_read() reads in one step. To merge copies, each copy needs a buffer of this size, too. */
+/* number of bytes that sk_read() reads in one step; merging copies needs a buffer of this size for each copy */
 enum { READ_AT_ONCE = 8 << 20 };
 
 enum { MAX_THREADS = 1024 };            /* as the option --threads */
@@ -255,7 +255,7 @@ int64_t sk_find(struct sk_checkpoint *c, const char *name, const char *state, st
     return i;
 }
 
-/* Read a range in steps of READ_AT_ONCE bytes, which limits the memory that is needed to merge copies. */
+/* Read a range in steps of READ_AT_ONCE bytes. This limits the memory that merging copies needs. */
 static int read_range(const struct sk_checkpoint *c, const struct view_tensor *t, struct tmap_range range, uint8_t *buf,
                       struct err *e)
 {
@@ -303,8 +303,8 @@ int sk_read(const struct sk_checkpoint *c, int64_t i, int64_t first, int64_t n, 
 }
 
 /*
- * Find the bytes of tensor i on disk, like sk_locate(). Returns the number of their file in the table of files, or -1
- * if there is none.
+ * Find the bytes of tensor i on disk, like sk_locate(). Returns the number of the file that holds these bytes in the
+ * table of files, or -1 if there is none.
  */
 static int locate_file(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
 {

@@ -17,8 +17,8 @@
 #include "libcommon/layout/other_kinds.h"
 
 /*
- * Limits for a pickle. Shared nodes give a pickle many more paths than bytes; no real file has this many. MAX_RUNS
- * bounds the memory for tensors that are not contiguous (100 MB).
+ * Limits for a pickle. A pickle with shared nodes can have many more paths than bytes; no real file has as many paths
+ * as MAX_VISITS. MAX_RUNS limits the memory for tensors that are not contiguous to 100 MB.
  */
 enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
 
@@ -215,8 +215,8 @@ static void walk_below(struct view_walk *w, const struct pk *v, const struct vie
 }
 
 /*
- * Add everything in the tree at v to the lists of the view: tensors, plain values, and values that contain a tensor but
- * cannot be read.
+ * Add everything in the tree at v to the lists of the view. There are three lists: tensors, plain values, and values
+ * that contain a tensor but cannot be read.
  */
 static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
@@ -431,7 +431,7 @@ char *view_label(const struct view_tensor *t)
 
 /* ---- a tensor by its name ---- */
 
-/* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
+/* Find a tensor by its name or path among all n_known tensors. Returns the index of the tensor, or -1. */
 static int find_named(const struct view *v, const char *name, int state)
 {
     int i = v->names ? names_find(v->names, name) : -1;
@@ -465,8 +465,9 @@ static int not_there(const struct view *v, const char *name, struct err *e)
 }
 
 /*
- * Choose a state of the parameter `name` if the caller gave none: the state that the files store under this name; if
- * they store none, the fp32 master weights, which are the most precise; if there are none, any other state.
+ * Choose a state of the parameter `name` if the caller gave none. The first choice is the state that the files store
+ * under this name. The second choice is the fp32 master weights, which are the most precise. The last choice is any
+ * other state.
  */
 static int any_state(const struct view *v, const char *name)
 {
@@ -479,8 +480,8 @@ static int any_state(const struct view *v, const char *name)
 }
 
 /*
- * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If `name` is the name of a plain
- * value, *plain is set to that value.
+ * Find a tensor by any name that source_find() accepts. Returns the index of the tensor, or -1. If `name` is the name
+ * of a plain value, sets *plain to that value.
  */
 static int find_in_source(const struct view *v, const char *name, int state, const struct source_value **plain)
 {

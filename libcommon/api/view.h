@@ -38,8 +38,8 @@ struct view_unread {
 /* Selects what of a checkpoint is opened and listed. The strings must outlive the view. */
 struct view_select {
     const char *glob;           /* shell pattern that the names must match; NULL: all tensors */
-    int state;                  /* list only this state; -1: all. With STATE_BF16 the optimizer's files are not
-                                 * opened */
+    /* list only this state; -1: all states. With STATE_BF16 the files of the optimizer are not opened */
+    int state;
     const char *model;          /* as in source_opts; NULL: the prefix is detected */
     int threads;                /* number of threads that open files */
 };
@@ -55,16 +55,16 @@ struct view {
     int64_t n_runs;             /* number of contiguous runs in the maps of a single file */
     int n;
     struct view_tensor *tensor; /* in the order of the checkpoint */
-    int n_all;                  /* tensor[n] to tensor[n_all - 1] are the tensors of a checkpoint that are not
-                                 * parameters */
+    /* tensor[n] to tensor[n_all - 1] are tensors of a checkpoint that are not parameters */
+    int n_all;
     /*
-     * tensor[n_all] to tensor[n_known - 1] are stacked tensors as the files store them. Their rows are also listed, as
-     * separate tensors before tensor[n_all]
+     * tensor[n_all] to tensor[n_known - 1] are stacked tensors as the files store them. Each of their rows is also
+     * listed as a separate tensor before tensor[n_all]
      */
     int n_known;
     int n_plain;
-    const struct source_value **plain;  /* values that are not tensors; in a single .pt file they are named by their
-                                         * path */
+    /* values that are not tensors; in a single .pt file each of them is named by its path */
+    const struct source_value **plain;
     int n_unread;
     struct view_unread *unread;
 };
@@ -74,8 +74,8 @@ struct view {
  */
 bool view_is_file(const char *path);
 /*
- * Open `path` and list the selected tensors. The selected state has no effect in a single file. Damage that does not
- * affect the rest of the data is added to the report `r`, which may be NULL. Each value that contains a tensor but
+ * Open `path` and list the selected tensors. In a single file the selection of a state has no effect. Damage that does
+ * not affect the rest of the data is added to the report `r`, which may be NULL. Each value that contains a tensor but
  * cannot be read is added to `r` as an error "unread".
  */
 MUST_CHECK struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e);
@@ -85,13 +85,11 @@ void view_close(struct view *v);                        /* accepts NULL */
 /* Returns -1 with ERR_DATA if o->glob was given and matched no name. */
 MUST_CHECK int view_check_match(const struct view *v, struct err *e);
 /*
- * Find a tensor by its name. In a checkpoint, any name that source_find() accepts is allowed; in a single file, the
- * tensor's name or path. `state` is the state that the user requests, or -1. If it is -1 and the name does not imply a
- * state, the result is the state that the files store under this name; if there is none, the fp32 master weights; if
- * there are none, any other state.
- *
- * Returns the tensor's index, or -1. If it is -1 and `name` is the name of a plain value, *plain is set to this value;
- * otherwise *e is set. Not thread-safe, like source_find().
+ * Find a tensor by its name. In a checkpoint, any name that source_find() accepts is allowed. In a single file, the
+ * name is the tensor's name or path. `state` is the state that the user requests, or -1. With -1, and if the name does
+ * not imply a state, the first of these that exists is chosen: the state that the files store under this name; the fp32
+ * master weights; any other state. Returns the tensor's index, or -1. If the result is -1 and `name` is the name of a
+ * plain value, *plain is set to this value; otherwise *e is set. Not thread-safe, like source_find().
  */
 int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e);
 /*
