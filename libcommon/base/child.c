@@ -23,7 +23,7 @@
 /* Time between SIGTERM and SIGKILL, in seconds. */
 static const double grace_s = 5;
 
-/* The child's streams, and our end of its input pipe; -1: not open. */
+/* The streams of the child, and this process's end of the child's input pipe. A stream that is not open is -1. */
 struct child_streams {
     int in, out, err, feed;
 };
@@ -110,8 +110,8 @@ static int fork_child(const struct child_call *c, struct child_streams *s, pid_t
     if (*child > 0 && read(errno_pipe[0], &failed, sizeof failed) == sizeof failed)
         waitpid(*child, NULL, 0);
     close(errno_pipe[0]);
-    close(s->in);                       /* only the child must hold the reading end, so that writing fails once the
-                                         * child has ended */
+    /* only the child may hold the reading end, so that writing fails after the child has ended */
+    close(s->in);
     s->in = -1;
     if (!failed)
         return 0;
@@ -162,8 +162,9 @@ static int start_feed(struct child_feed *f, struct err *e)
 }
 
 /*
- * Wait for the thread that writes the program's input. The program has ended, so the thread's next write fails. If that
- * is why feed() failed, and the program itself failed, the error of feed() is dropped and the program's status counts.
+ * Wait for the thread that writes the program's input. The program has ended, so the next write of the thread fails. If
+ * feed() failed for this reason, and the program itself failed, the error of feed() is dropped, and only the program's
+ * exit status is reported.
  */
 static int end_feed(struct child_feed *f, int status, struct err *e)
 {
@@ -200,7 +201,7 @@ static void end_child(pid_t child, int pidfd, int *wstatus)
     }
 }
 
-/* Wait for the child by polling. A handler for SIGCHLD could conflict with one of the caller. */
+/* Wait for the child by polling. A handler for SIGCHLD could conflict with a handler of the caller. */
 static int wait_for(const struct child_call *c, struct child_feed *f, pid_t child, int *wstatus, struct err *e)
 {
     const double begun = clock_s();

@@ -24,9 +24,9 @@ struct child_call {
                                  * NULL */
     int out_fd;                 /* if > 0: descriptor that receives the program's output instead of `out` */
     /*
-     * If not NULL, feed() is used instead of `input`. It is called in its own thread and must write the whole input to
-     * the pipe `to`. If it returns -1, the input is incomplete; the program is then killed, so that it does not process
-     * the incomplete input as if it were complete.
+     * If not NULL, feed() provides the input instead of `input`. feed() runs in its own thread and must write the whole
+     * input to the pipe `to`. If feed() returns -1, the input is incomplete. The program is then killed, so that it
+     * does not process the incomplete input as if it were complete.
      */
     int (*feed)(void *feed_arg, int to, struct err *e);
     void *feed_arg;

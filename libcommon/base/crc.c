@@ -29,12 +29,15 @@
 #define ORDER 0xffffffffu               /* x^ORDER = 1 */
 #define INVERSE 0xf7011641              /* inverse of P (33 bits, reflected: POLY << 1 | 1) modulo 2^32 */
 
-/* FOLD_BYTES is the number of bytes that one step folds. FOLD_MIN is the length from which on folding is faster. */
+/*
+ * FOLD_BYTES is the number of bytes that one step folds. FOLD_MIN is the smallest length for which folding is faster.
+ */
 enum { FOLD_BYTES = 256, FOLD_MIN = 1024 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t x_power[4][256];        /* [i][j]: x^(j << 8i) */
-static uint64_t fold_by[2];             /* multiply the halves of a lane to move it by FOLD_BYTES: low, high */
+/* factors for the low and the high half of a lane; multiplying by them moves the lane by FOLD_BYTES */
+static uint64_t fold_by[2];
 static bool can_fold, reads_fold;
 #ifdef __x86_64__
 static bool can_clmul;
@@ -105,7 +108,7 @@ static void init(void)
 #ifdef __x86_64__
     can_clmul = __builtin_cpu_supports("pclmul");
     can_fold = can_clmul && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
-    /* With 512-bit vectors ISA-L folds by itself, with wider vectors. */
+    /* With 512-bit vectors ISA-L folds by itself, and with wider vectors than this file. */
     reads_fold = can_fold && !__builtin_cpu_supports("avx512f");
 #endif
 }
@@ -138,9 +141,9 @@ uint32_t crc_zeros(uint64_t n)
 
 #ifdef __x86_64__
 /*
- * Hash n bytes and copy them to dst unless it is NULL. n must be a multiple of FOLD_BYTES and at least one of them;
- * dst must be aligned to 64. Each of sixteen 128-bit lanes carries its sum to the same lane FOLD_BYTES later. The
- * remaining FOLD_BYTES have the same remainder modulo P as the whole, so they are hashed like a message.
+ * Hash n bytes. If dst is not NULL, also copy them to dst, which must be aligned to 64. n must be a multiple of
+ * FOLD_BYTES and not 0. Each of sixteen 128-bit lanes carries its sum to the same lane FOLD_BYTES later. The last
+ * FOLD_BYTES then have the same remainder modulo P as the whole, so they are hashed like a message.
  */
 __attribute__((target("avx2,pclmul,vpclmulqdq")))
 static inline uint32_t fold(uint32_t crc, char *dst, const char *src, size_t n)

@@ -25,7 +25,10 @@ uint32_t crc_bytes(uint32_t crc, const void *p, size_t n);
 uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, size_t n);
 /* Returns the CRC of a sequence of n zero bytes. */
 uint32_t crc_zeros(uint64_t n);
-/* Returns what a piece with CRC `crc` contributes to the CRC of a whole in which n_after bytes follow the piece. */
+/*
+ * Returns the share that a piece with CRC `crc` has in the CRC of a whole. n_after is the number of bytes of the whole
+ * that follow the piece.
+ */
 uint32_t crc_shift(uint32_t crc, uint64_t n_after);
 /*
  * Returns the factor for which crc_shift(crc, n_after) == crc_times(crc, factor). Computing the factor once is faster
@@ -36,7 +39,8 @@ uint32_t crc_times(uint32_t crc, uint32_t factor);
 
 struct crc_sum {
     _Atomic uint32_t acc;
-    _Atomic uint64_t seen;      /* bytes added so far; acc is the CRC of the whole once this equals its length */
+    /* number of bytes added so far; when it equals the length of the whole, acc is the CRC of the whole */
+    _Atomic uint64_t seen;
 };
 
 /*
@@ -45,9 +49,9 @@ struct crc_sum {
  */
 void crc_sum_add(struct crc_sum *s, uint64_t total, uint64_t at, uint64_t len, uint32_t crc);
 /*
- * Add a CRC that was already shifted by crc_shift(): the CRC of one piece of `len` bytes, or another sum of the same
- * whole with `len` bytes seen. Returns the value of `seen` directly after this addition, so exactly one caller receives
- * the length of the whole.
+ * Add a CRC that crc_shift() has already shifted. It is either the CRC of one piece of `len` bytes, or the sum of
+ * another struct for the same whole with `len` bytes seen. Returns the value of `seen` directly after this addition.
+ * Therefore exactly one caller receives the length of the whole.
  */
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted);
 

@@ -57,17 +57,17 @@ struct dev_ops {
     int (*check)(struct err *e);
     void (*who)(struct dev_who *who);
     /*
-     * Create an event that also records the device's clock. Other events do not, and cost less. Returns NULL on the
-     * CPU.
+     * Create an event that also records the device's clock. Other events do not record the clock, and cost less.
+     * Returns NULL on the CPU.
      */
     struct dev_event *(*timer_new)(void);
     /* Returns the device time in seconds between two timers that have completed; 0 on the CPU. */
     double (*seconds_between)(struct dev_event *from, struct dev_event *to);
     /*
-     * Register existing host memory (a mapping that processes share), so that the device copies from and to it as
-     * fast as with memory of alloc_host(). Returns -1 with ERR_SYS if that is impossible; copies still work then,
-     * but block the thread that queues them. Call `unpin` before the memory is unmapped. Both are NULL if the
-     * device does not need this.
+     * Register existing host memory (a mapping that processes share), so that the device copies from and to this memory
+     * as fast as with memory of alloc_host(). Returns -1 with ERR_SYS if that is impossible. Copies still work then,
+     * but block the thread that queues them. unpin() must be called before the memory is unmapped. `pin` and `unpin`
+     * are NULL if the device does not need them.
      */
     int (*pin)(void *p, uint64_t bytes, struct err *e);
     void (*unpin)(void *p);

@@ -36,12 +36,12 @@ struct dev_net {
     struct dev_link *(*open)(const void *id, int rank, int size, int sms, const char *what, struct err *e);
     void (*close)(struct dev_link *l);          /* NULL is allowed; may wait for the other members */
     /*
-     * Devices of one host may be able to access each other's memory. offer() makes [base, base + bytes) of
-     * dev->alloc() accessible, together with as much space as is needed to receive parts of `room` bytes, and
-     * describes both in `blob`. share() receives the blobs of all members in rank order. From then on, calls on
-     * this link use the shared memory where they can, with almost no multiprocessors: collectives between shared
-     * memory and, where base is NULL, messages of at most `room` bytes to the member that has offered it. Both
-     * return false if that is impossible here. All members must then call unshare(), which restores the previous
+     * Share memory between devices of one host that can access each other's memory. offer() makes [base, base + bytes),
+     * allocated by dev->alloc(), accessible to the other members, and also a buffer that can receive parts of `room`
+     * bytes. It stores a description of both in `blob`. share() receives the blobs of all members in rank order. Later
+     * calls on this link then use almost no multiprocessors in two cases: collectives between shared memory and, where
+     * base is NULL, messages of at most `room` bytes to the member that has offered the buffer. offer() and share()
+     * return false if sharing is impossible here. All members must then call unshare(), which restores the previous
      * state.
      */
     bool (*offer)(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob);

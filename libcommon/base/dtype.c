@@ -43,7 +43,10 @@ const char *dtype_torch_name(enum dtype t)
     return types[t].torch;
 }
 
-/* Returns the value of an 8-bit float with the given mantissa bits and bias, ignoring NaN and infinity. */
+/*
+ * Returns the value of an 8-bit float with the given number of mantissa bits and the given bias. NaN and infinity are
+ * not handled.
+ */
 static double f8_value(uint8_t x, int mantissa_bits, int bias)
 {
     int exp = (x & 127) >> mantissa_bits, man = x & ((1 << mantissa_bits) - 1);

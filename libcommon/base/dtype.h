@@ -19,8 +19,8 @@ enum dtype {
     DTYPE_U16, DTYPE_U32, DTYPE_U64,
     DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_F8_E8M0,
     DTYPE_F4X2,                                 /* two F4_E2M1 numbers */
-    DTYPE_F6_E2M3X4, DTYPE_F6_E3M2X4,           /* one of three bytes that together hold four 6-bit numbers; torch
-                                                 * does not have these types */
+    /* one of the three bytes that together hold four 6-bit numbers; torch does not have these types */
+    DTYPE_F6_E2M3X4, DTYPE_F6_E3M2X4,
     DTYPE_C32, DTYPE_BC32,                      /* complex numbers: two F16 or two BF16 */
     DTYPE_QI8, DTYPE_QU8, DTYPE_QI32, DTYPE_QU4X2, DTYPE_QU2X4,         /* torch's quantized types */
     DTYPE_BITS8, DTYPE_BITS16, DTYPE_BITS1X8, DTYPE_BITS2X4, DTYPE_BITS4X2,
@@ -46,8 +46,8 @@ bool dtype_is_in_torch(enum dtype t);
  */
 bool dtype_is_number(enum dtype t);
 /*
- * Returns true if an element is stored as a sign bit and a magnitude, and a larger magnitude has larger bits. These
- * types are F64 to BF16, and F8 except E8M0.
+ * Returns true if an element of type t is stored as a sign bit and a magnitude, such that a larger magnitude has larger
+ * bits. These types are F64 to BF16, and F8 except E8M0.
  */
 bool dtype_is_signed_magnitude(enum dtype t);
 /*

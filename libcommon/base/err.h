@@ -42,8 +42,8 @@ void err_stop(struct err *e);
 void err_add(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_clear(struct err *e);
 /*
- * Returns true if the system refused to open or read something that exists, such as for permissions or a disk error.
- * Its contents are then unknown, and not lost.
+ * Returns true if the system refused to open or read something that exists, for example because of permissions or a
+ * disk error. The contents are then unknown, but not lost.
  */
 bool err_is_refused(const struct err *e);
 /* Replace control characters by '?', so that text from a file cannot control a terminal. */

@@ -39,16 +39,16 @@ static void *table_at(const struct table *t, int i)
 }
 
 /*
- * Append a copy of an item. Returns its number. The copy is complete before another thread can learn its number. Must
- * be called with the lock held.
+ * Append a copy of an item. Returns the number of the copy. Another thread can get this number only after the copy is
+ * complete. Must be called with the lock held.
  */
 static int table_add(struct table *t, const void *item)
 {
     int b = t->n / BLOCK_ITEMS;
 
     if (b == MAX_BLOCKS)
-        abort();                        /* there are already 8 million entries, so a caller has failed to limit its
-                                         * number of files or records */
+        /* the table already has 8 million entries, so a caller has failed to limit its number of files or records */
+        abort();
     if (!t->block[b])
         t->block[b] = xcalloc(BLOCK_ITEMS, t->item_size);
     memcpy(table_at(t, t->n), item, t->item_size);
@@ -66,8 +66,8 @@ static void table_free(struct table *t)
 enum { FD_NONE = -1, FD_REFUSED = -2 };
 
 /*
- * Identifies a file that a path names, and its version. check_identity() does not compare ctime_ns, because a new hard
- * link changes it.
+ * Identifies the file that a path refers to, and the version of this file. check_identity() does not compare ctime_ns,
+ * because a new hard link changes it.
  */
 struct identity {
     uint64_t device, inode, size;
@@ -92,7 +92,7 @@ struct file {
     uint64_t home_at;
 };
 
-/* A record, and whether its bytes have been compared with its CRC and are equal. */
+/* A record. `checked` is true after its bytes have been compared with its CRC and found equal. */
 struct kept_record {
     struct record is;                   /* first member: files_record() returns its address */
     _Atomic bool checked;
@@ -101,8 +101,8 @@ struct kept_record {
 struct files {
     pthread_mutex_t lock;
     struct table disk, file, record;
-    int last_disk;                      /* index of the disk that was added last: windows of one tar are added one
-                                         * after the other */
+    /* index of the disk that was added last; all windows of a tar are added in succession */
+    int last_disk;
     int *open, n_open, cap_open;        /* indices of the disks that have an open descriptor, except spool files */
     bool held;                          /* files_hold() was called */
     int cwd;                            /* descriptor of the working directory at the time of files_hold(); AT_FDCWD:
@@ -302,7 +302,7 @@ void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t
 }
 
 /*
- * Add a second entry for the same path on disk, which is opened separately. For a spool file, which has no name, the
+ * Add a second entry for the same path on disk. The second entry is opened separately. A spool file has no name, so its
  * descriptor is duplicated.
  */
 static int join_disk(struct files *f, const struct disk *d, struct err *e)
@@ -320,8 +320,8 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
 }
 
 /*
- * Return the stored copy of a record's name. There are few different names ("data/0" and the like), so each is stored
- * only once. Must be called with the lock held.
+ * Return the stored copy of a record's name. Each name is stored only once, because there are few different names
+ * ("data/0" and the like). Must be called with the lock held.
  */
 static const char *intern_record_name(struct files *f, const char *name)
 {
@@ -425,8 +425,8 @@ const void *files_mem(const struct files *f, int file)
 }
 
 /*
- * Close the descriptors of one file that has no users. Returns false if all files have users. Must be called with the
- * lock held.
+ * Close the descriptors of one file without users. Returns false if all files have users. Must be called with the lock
+ * held.
  */
 static bool close_idle_disk(struct files *f)
 {
@@ -449,7 +449,7 @@ static bool close_idle_disk(struct files *f)
     return false;
 }
 
-/* Check that the descriptor refers to the file that was added, in the same version. */
+/* Check that the descriptor refers to the file that was added, and that this file has not changed. */
 static int check_identity(const struct disk *d, int fd, struct err *e)
 {
     struct identity now;
@@ -476,8 +476,8 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
     int fd;
 
     /*
-     * Use only one eighth of the process's limit: each file may need a second descriptor, and output files need some,
-     * too.
+     * Use only one eighth of the process's limit, because each file may need a second descriptor, and output files need
+     * descriptors, too.
      */
     if (first && f->n_open >= files_open_limit() / 8)
         close_idle_disk(f);
@@ -546,8 +546,8 @@ void files_hold(struct files *f)
         struct disk *d = table_at(&f->disk, i);
 
         if (d->fd == FD_NONE)
-            d->fd = open_disk(f, i, false, &e);         /* a failure is ignored here, and reported by the call that
-                                                         * reads the file */
+            /* a failure is ignored here; the call that reads the file reports it */
+            d->fd = open_disk(f, i, false, &e);
     }
 }
 
@@ -966,7 +966,7 @@ int file_replace_sweep(const char *path, struct err *e)
     if (!d)
         err_sys(e, dir, "cannot list");
     while (rc == 0 && (ent = readdir(d)))
-        /* The name must be BASE.<digits>.part. A name with another dot in between belongs to a different file */
+        /* The name must be BASE.<digits>.part. A name with another dot before ".part" belongs to a different file. */
         if (str_starts(ent->d_name, start) && file_is_half_written(ent->d_name) &&
             strcmp(ent->d_name + n + strspn(ent->d_name + n, "0123456789"), ".part") == 0 &&
             unlinkat(dirfd(d), ent->d_name, 0) < 0 && errno != ENOENT) {

@@ -61,8 +61,8 @@ int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const 
  */
 int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
- * Make an existing item refer to another range, of any file. No caller may still read the previous range, and no other
- * thread may use the table.
+ * Make an existing item refer to another range of any file. During the call no caller may read the previous range, and
+ * no other thread may use the table.
  */
 void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t size, const char *name);
 /*
@@ -82,37 +82,38 @@ MUST_CHECK int files_join(struct files *f, const struct files *other, struct err
 int files_count(const struct files *f);
 const char *files_name(const struct files *f, int file);    /* for messages */
 /*
- * Returns the path on disk, and stores in *base the offset within it at which the file begins. Returns NULL for memory
- * and spool files.
+ * Returns the path of the file on disk that contains `file`, and sets *base to the offset at which `file` begins in it.
+ * Returns NULL for memory and spool files.
  */
 const char *files_path(const struct files *f, int file, uint64_t *base);
 uint64_t files_size(const struct files *f, int file);
 int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and spool files */
 /*
- * Returns the time at which the file's bytes or its inode last changed; 0 for memory and spool files. A program can set
- * the modification time of a file back, as `cp -p` does, but not this time.
+ * Returns the time of the last change of the file's bytes or inode; 0 for memory and spool files. Unlike the
+ * modification time, which `cp -p` sets back, a program cannot set this time.
  */
 int64_t files_ctime_ns(const struct files *f, int file);
 /* Returns the bytes of a memory file, or NULL for other files. */
 const void *files_mem(const struct files *f, int file);
 /*
- * Returns a descriptor of the file on disk that contains `file`. Add the base that files_path() returns to every
- * offset. With `direct` the descriptor is opened with O_DIRECT; if the file system refuses that, the result is -1
- * without an error. The table owns the descriptor, which stays valid until files_fd_done(). After that the table may
- * close it to open other files. Returns -1 with *e filled if the file cannot be opened. May be called from any thread.
+ * Returns a descriptor of the file on disk that contains `file`. The caller must add the base that files_path() returns
+ * to every offset. With `direct`, the descriptor is opened with O_DIRECT; if the file system refuses that, the result
+ * is -1 without an error. The table owns the descriptor. The descriptor stays valid until files_fd_done(); after that
+ * the table may close it in order to open other files. Returns -1 with *e filled if the file cannot be opened. May be
+ * called from any thread.
  */
 int files_fd(struct files *f, int file, bool direct, struct err *e);
 void files_fd_done(struct files *f, int file);          /* call once per successful files_fd() */
 /*
- * Keep the files of the table accessible even if they are renamed or replaced: open every file now, as far as the limit
- * of descriptors permits. A file that must be opened again later is looked up from the present working directory.
- * files_fd() then fails with ERR_DATA if this is not the file that was added; its device, inode, size and time of
- * change are compared. No other thread may use the table during this call.
+ * Keep the files of the table accessible even if they are renamed or replaced later. Opens every file now, as far as
+ * the limit of descriptors permits. A file that must be opened again later is looked up from the present working
+ * directory. files_fd() then compares device, inode, size and time of change, and fails with ERR_DATA if this is not
+ * the file that was added. No other thread may use the table during this call.
  */
 void files_hold(struct files *f);
 /*
- * Returns a duplicate of the descriptor of files_fd(), to be used for a memory mapping. The caller closes it. Returns
- * -1 with *e filled: ERR_SYS, or ERR_DATA if the file has changed since it was added.
+ * Returns a duplicate of the descriptor of files_fd() for a memory mapping. The caller closes the duplicate. Returns -1
+ * with *e filled: ERR_SYS, or ERR_DATA if the file has changed since it was added.
  */
 MUST_CHECK int files_fd_copy(struct files *f, int file, struct err *e);
 /*
@@ -143,9 +144,9 @@ MUST_CHECK int files_record_crc(struct files *f, int record, uint32_t *crc, stru
  */
 MUST_CHECK int files_check_record(struct files *f, int record, struct err *e);
 /*
- * Compare `crc` with the record's CRC. `crc` must have been computed from all bytes of the record. If they are equal,
- * the record is marked as checked. If they differ, returns -1 with ERR_DATA; its message contains `reader`, the purpose
- * for which the record was read, unless that is NULL.
+ * Compare `crc`, which the caller has computed from all bytes of the record, with the record's CRC. If they are equal,
+ * the record is marked as checked. If they differ, returns -1 with ERR_DATA. The error message contains `reader`, the
+ * purpose for which the record was read, if `reader` is not NULL.
  */
 MUST_CHECK int files_compare_crc(struct files *f, int record, uint32_t crc, const char *reader, struct err *e);
 /* Returns true if the record need not be checked: its bytes were already found equal to its CRC, or it has no CRC. */
@@ -167,8 +168,8 @@ MUST_CHECK int file_open_regular(const char *path, struct stat *st, struct err *
 /* Read a whole small file into malloc'd memory, followed by a NUL byte. Fails if it has more than `max` bytes. */
 MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e);
 /*
- * Replace `path` by n bytes. Readers see either the old file or the new one, even if the process is killed at any
- * point.
+ * Replace the contents of `path` by n bytes. Readers see either the old file or the new one, even if the process is
+ * killed at any point.
  */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
 /* Like file_replace(), but the bytes are the contents of the n buffers in v, one after the other. */
@@ -185,10 +186,10 @@ bool file_is_half_written(const char *name);
  */
 MUST_CHECK int file_replace_sweep(const char *path, struct err *e);
 /*
- * Lock the file `path`, and create it if it does not exist. A symbolic link is not followed. Returns a descriptor; the
- * lock is held until it is closed or the process ends. If another process holds the lock, returns -1 with *busy set and
- * *e unchanged. If the call fails otherwise, returns -1 with ERR_SYS. On a file system without flock() it succeeds
- * without a lock, so that tools still work there.
+ * Lock the file `path`. The file is created if it does not exist. A symbolic link is not followed. Returns a
+ * descriptor; the lock is held until the descriptor is closed or the process ends. If another process holds the lock,
+ * returns -1 with *busy set and *e unchanged. Any other failure returns -1 with ERR_SYS. On a file system without
+ * flock() the call succeeds without a lock, so that tools still work there.
  */
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
 /*
@@ -197,7 +198,8 @@ MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
  */
 MUST_CHECK int dir_lock(const char *path, bool *busy, struct err *e);
 /*
- * Returns true if `path` is on an in-memory file system (tmpfs, ramfs). Returns false if that cannot be determined.
+ * Returns true if `path` is on a file system in memory (tmpfs, ramfs). Returns false if the file system cannot be
+ * determined.
  */
 bool path_in_memory(const char *path);
 /*
@@ -214,7 +216,7 @@ MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* writes at the current position; returns -1 with
                                                                  * errno set */
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* returns -1 with errno set */
-/* Returns -1 with errno set. A file that ends before the n bytes is EIO. */
+/* Returns -1 with errno set. If the file ends before the n bytes, errno is EIO. */
 MUST_CHECK int read_all_at(int fd, void *buf, size_t n, uint64_t at);
 MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
@@ -233,9 +235,9 @@ MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never foll
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
 /*
- * Returns true if both names refer to the same file or folder. If one of them does not exist, compares their spelling,
- * apart from slashes at the end. Returns false for a pipe or a device, even if both names are the same, because each
- * read from it yields new data.
+ * Returns true if both names refer to the same file or folder. If one of them does not exist, their spellings are
+ * compared, ignoring slashes at the end. Returns false for a pipe or a device, even if both names are the same, because
+ * each read from a pipe or device yields new data.
  */
 bool path_same(const char *a, const char *b);
 char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */

@@ -10,7 +10,9 @@
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* Returns the FNV-1a hash of the n bytes at p, continued from h. Pass HASH_START as h to begin. */
+/*
+ * Returns the FNV-1a hash of the n bytes at p. h is the hash of the preceding bytes, or HASH_START for the first bytes.
+ */
 static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
 {
     const unsigned char *s = (const unsigned char *)p;
@@ -20,7 +22,7 @@ static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
     return h;
 }
 
-/* Returns the splitmix64 hash of x. It spreads adjacent numbers over all 64 bits (Steele, Lea, Flood 2014). */
+/* Returns the splitmix64 hash of x (Steele, Lea, Flood 2014). The hash spreads adjacent numbers over all 64 bits. */
 static inline uint64_t hash_mix(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);

@@ -17,7 +17,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-/* ---- list of all mapped files, in which the handler finds the file that contains a faulting address ---- */
+/* ---- list of all mapped files; the handler searches it for the file that contains a faulting address ---- */
 
 struct mapped_entry {
     struct mapped_entry *next;
@@ -78,8 +78,8 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * Install the handler for SIGBUS unless it is installed. It is checked on every use, because MPI and other libraries
- * may install handlers of their own later.
+ * Install the handler for SIGBUS if it is not installed. This is checked on every use, because MPI and other libraries
+ * may later install handlers of their own.
  */
 static void catch_faults(void)
 {
@@ -91,8 +91,8 @@ static void catch_faults(void)
     if (sigaction(SIGBUS, NULL, &now) == 0 && !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) {
         before = now;
         /*
-         * The handler is left by a jump. SA_NODEFER keeps the signal unblocked in it, so that the next fault is also
-         * caught.
+         * A jump leaves the handler. SA_NODEFER keeps the signal unblocked in the handler, so that the next fault is
+         * caught, too.
          */
         now = (struct sigaction){.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
         sigaction(SIGBUS, &now, NULL);
@@ -119,8 +119,8 @@ static bool size_now(const struct mapped *m, uint64_t *size)
 }
 
 /*
- * Find the reason why byte `at` cannot be read: read it with a system call. Returns the errno of that call, or EIO if
- * the file cannot be opened again.
+ * Find the reason why byte `at` cannot be read, by reading it with a system call. Returns the errno of that call, or
+ * EIO if the file cannot be opened again.
  */
 static int why_unreadable(const struct mapped *m, uint64_t at)
 {

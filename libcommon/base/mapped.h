@@ -29,15 +29,16 @@ struct mapped {
 MUST_CHECK int mapped_open(struct mapped *m, const char *path, struct err *e);
 void mapped_close(struct mapped *m);            /* a zeroed struct is allowed */
 /*
- * Call use(arg, e), which may read mapped files, and return its result. If a page cannot be read, use() does not
- * continue (memory that it has allocated is leaked), and mapped_use() returns -1. *e then names the byte and the file:
- * ERR_DATA if the file is shorter than when it was mapped, else ERR_SYS. A call costs a fraction of a microsecond.
+ * Call use(arg, e), which may read mapped files, and return its result. If a page cannot be read, use() is abandoned,
+ * and mapped_use() returns -1. Memory that use() has allocated is leaked then. *e names the byte and the file. It is
+ * ERR_DATA if the file is shorter than when it was mapped, and ERR_SYS otherwise. A call costs a fraction of a
+ * microsecond.
  */
 MUST_CHECK int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e);
 /*
- * Check that the file is not shorter than when it was opened. Call this after reading: in a truncated file, the rest of
- * the last page reads as zeros without a signal. Fails with ERR_DATA if the file is shorter. A file that was removed or
- * replaced is still complete in the mapping and passes. A call costs one stat().
+ * Check that the file is not shorter than when it was opened. Fails with ERR_DATA if it is shorter. This must be called
+ * after reading, because in a truncated file the rest of the last page reads as zeros without a signal. A file that was
+ * removed or replaced passes, because the mapping still has all its bytes. A call costs one stat().
  */
 MUST_CHECK int mapped_check(const struct mapped *m, struct err *e);
 

@@ -75,8 +75,8 @@ bool str_ends(const char *s, const char *suffix)
 }
 
 /*
- * Compare two runs of decimal digits of any length as numbers: skip leading zeros; then the longer run is the larger
- * number.
+ * Compare two runs of decimal digits of any length as numbers. Leading zeros are skipped. Then the longer run is the
+ * larger number.
  */
 static int digits_cmp(const char **a, const char **b)
 {
@@ -119,8 +119,8 @@ int str_natural_cmp(const char *a, const char *b)
     }
     if (*x || *y)
         return *x ? 1 : -1;
-    return strcmp(a, b);        /* "01" and "1" are equal as numbers but different as strings, so compare them as
-                                 * strings to get a total order */
+    /* "01" and "1" are equal as numbers but different as strings; comparing them as strings gives a total order */
+    return strcmp(a, b);
 }
 
 bool mul_u64(uint64_t a, uint64_t b, uint64_t *out)
@@ -221,8 +221,8 @@ void arena_free(struct arena *a)
 }
 
 /*
- * Add a block. The sizes of blocks double up to 1 MiB, so a small arena occupies 16 KiB, and a large one needs few
- * calls of malloc().
+ * Add a block. The sizes of blocks double up to 1 MiB. A small arena therefore occupies only 16 KiB, and a large arena
+ * needs few calls of malloc().
  */
 static void new_block(struct arena *a, size_t n)
 {
@@ -371,7 +371,10 @@ void strbuf_free(struct strbuf *sb)
 
 /* ---- memory of the host ---- */
 
-/* Returns the number after `key` at the start of a line of a file, or UINT64_MAX if there is none. */
+/*
+ * Find a line of the file that begins with `key`, and return the number after `key`. Returns UINT64_MAX if there is
+ * none.
+ */
 static uint64_t read_keyed_number(const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
@@ -442,7 +445,10 @@ void mem_host(uint64_t *total, uint64_t *free_now)
 
 /* ---- text from files ---- */
 
-/* Returns the length of the character of UTF-8 at p, or 0 if its bytes are not a lead byte and what must follow it. */
+/*
+ * Returns the length of the UTF-8 character at p. Returns 0 if the bytes are not a lead byte followed by the
+ * continuation bytes it requires.
+ */
 static size_t character_length(const char *p)
 {
     const uint8_t c = (uint8_t)p[0];
@@ -454,7 +460,7 @@ static size_t character_length(const char *p)
     return len;
 }
 
-/* Returns true if the character is U+0080 to U+009F, which terminals obey as they do ESC and a letter. */
+/* Returns true if the character is one of U+0080 to U+009F. Terminals interpret these like ESC followed by a letter. */
 static bool is_c1(const char *p, size_t len)
 {
     return len == 2 && (uint8_t)p[0] == 0xc2 && (uint8_t)p[1] < 0xa0;
@@ -468,7 +474,7 @@ static size_t printable_length(const char *p)
     return (uint8_t)p[0] < ' ' || p[0] == 0x7f || is_c1(p, len) ? 0 : len;
 }
 
-/* Append the escape of the bytes at p. Returns how many they are. */
+/* Append the escape of the bytes at p. Returns the number of bytes escaped. */
 static size_t add_escape(struct strbuf *sb, const char *p)
 {
     const size_t len = character_length(p);

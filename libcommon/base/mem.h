@@ -22,8 +22,8 @@ char *str_fmt(const char *fmt, ...) PRINTF_LIKE(1, 2);     /* caller frees */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 /*
- * Compare names by natural order: digits in them are compared as numbers, so "rank_10" sorts after "rank_2". Suitable
- * as the order for sorting strings.
+ * Compare names in natural order: digits in the names are compared as numbers, so "rank_10" sorts after "rank_2". The
+ * result is a total order, which qsort() can use.
  */
 int str_natural_cmp(const char *a, const char *b);
 
@@ -96,17 +96,18 @@ void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 
 /*
- * Determine this host's memory and how much of it is free now, in bytes. If a control group allows this process less,
- * its limits are used instead. The page cache counts as free. Both numbers are 0 if they cannot be determined.
+ * Determine the memory of this host, and how much of it is free now, in bytes. If a control group allows this process
+ * less, the limits of the group are used instead. The page cache counts as free. Both numbers are 0 if they cannot be
+ * determined.
  */
 void mem_host(uint64_t *total, uint64_t *free_now);
 
 /* ---- text from files ---- */
 
 /*
- * Returns the text with each control character, and each byte that belongs to no character of UTF-8, as an escape: \n,
- * \x1b, \u009b. A text that needs no escape is returned itself; another result is valid until the thread has called the
- * function 16 more times.
+ * Returns the text with escapes such as \n, \x1b or \u009b for control characters and for bytes that are not valid
+ * UTF-8. If the text needs no escape, `s` itself is returned. Any other result is valid until this thread has called
+ * the function 16 more times.
  */
 const char *text_shown(const char *s);
 

@@ -59,9 +59,9 @@ int parse_int(const char *s, int64_t min, int64_t max, int64_t *out)
 }
 
 /*
- * Returns the edit distance of two short words, computed one row at a time. It counts insertions, deletions,
- * substitutions and transpositions of adjacent letters (restricted Damerau-Levenshtein: each letter takes part in
- * one edit).
+ * Returns the edit distance of two short words, computed one row at a time. The distance counts insertions, deletions,
+ * substitutions and transpositions of adjacent letters. Each letter takes part in one edit only (restricted
+ * Damerau-Levenshtein).
  */
 static int word_distance(const char *a, const char *b)
 {

@@ -39,8 +39,8 @@ static int whole_processors(double quota, double period)
 }
 
 /*
- * Returns the CPU quota that the control group with directory `dir` sets. Version 2 stores it in the file cpu.max as
- * "max 100000" or "150000 100000"; version 1 uses two files.
+ * Returns the CPU quota that the control group with the directory `dir` sets. Version 2 stores the quota in the file
+ * cpu.max as "max 100000" or "150000 100000". Version 1 uses two files.
  */
 static int folder_quota(const char *dir)
 {
@@ -63,8 +63,8 @@ static int folder_quota(const char *dir)
 }
 
 /*
- * Returns the smallest CPU quota of the control group `group`, whose directory is below `root`, and of all groups above
- * it.
+ * Returns the smallest CPU quota of the control group `group` and of all groups above it. The directory of `group` is
+ * below `root`.
  */
 static int path_quota(const char *root, const char *group)
 {
@@ -105,8 +105,8 @@ int processors_quota(const char *list, const char *mount)
     int n = INT_MAX;
 
     /*
-     * A line "0::/path" is of version 2. A line "4:cpu,cpuacct:/path" is of version 1 and lists the controllers of one
-     * hierarchy.
+     * A line "0::/path" belongs to version 2. A line "4:cpu,cpuacct:/path" belongs to version 1, and lists the
+     * controllers of one hierarchy.
      */
     while (f && fgets(line, sizeof line, f)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -155,8 +155,8 @@ int processors_default_threads(int n_processes)
     int64_t wanted;
 
     /*
-     * If the mask has fewer processors than the machine, they belong to this process alone. A quota is shared by all
-     * processes of a group.
+     * If the mask has fewer processors than the machine, this process has them for itself. In contrast, all processes
+     * of a group share a quota.
      */
     if (mask < sysconf(_SC_NPROCESSORS_ONLN) && allowed == mask)
         share = mask;

@@ -13,7 +13,7 @@ int processors_allowed(void);
 /*
  * Returns the default number of threads of a process if `n_processes` processes, including this one, share the
  * processors. The default is an equal share of the allowed processors. If a launcher has bound this process to some of
- * the processors, the default is all of those. The result is at most OMP_NUM_THREADS, and at least 1.
+ * the processors, the default is the number of these processors. The result is at most OMP_NUM_THREADS, and at least 1.
  */
 int processors_default_threads(int n_processes);
 

@@ -90,7 +90,7 @@ void progress_add(struct progress *p, uint64_t bytes)
     done = atomic_fetch_add(&p->done, bytes) + bytes;
     now = clock_ns();
     next = p->next_ns;
-    /* Several threads may get here at once. Only the one that advances next_ns draws the line. */
+    /* Several threads may reach this point at once. Only the thread that advances next_ns draws the line. */
     if (now >= next &&
         atomic_compare_exchange_strong(&p->next_ns, &next, now + (p->live ? REDRAW_NS : PLAIN_LINE_NS)))
         draw_progress_line(p, done, now - p->begun_ns);

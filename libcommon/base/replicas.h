@@ -6,12 +6,15 @@ enum replica_policy {
     REPLICAS_AVERAGE,           /* the mean (0 + s0 + s1 + ...) / n in fp32, computed as the reference implementation
                                  * does */
     REPLICAS_FIRST,             /* the copy of tensor-parallel rank 0 */
-    REPLICAS_MAJORITY,          /* for each element the value that most ranks have; if several are equally frequent,
-                                 * the one of the lowest rank */
+    /*
+     * for each element, the value that most ranks have; if several values are equally frequent, the one of the lowest
+     * rank
+     */
+    REPLICAS_MAJORITY,
     REPLICAS_FAIL,              /* report an error */
 };
 
-/* The end of a message about copies that disagree. It lists what the user can do. */
+/* The end of a message about copies that disagree. It lists the options of the user. */
 #define REPLICAS_NEXT_STEP \
     "--replicas average, first or majority defines the value, merge-tp --check lists the differences"
 

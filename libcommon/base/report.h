@@ -32,9 +32,9 @@ void report_add(struct report *r, enum severity severity, const char *code, cons
 /* Add the error of a failed call as an ERROR finding, and clear *e. */
 void report_add_err(struct report *r, const char *code, struct err *e);
 /*
- * Add the err of a file whose loss is allowed (source_opts.holes), and clear the err: a WARNING "unreadable" if the
- * file is missing or its contents are damaged. If the system refuses to read a file that exists, such as for
- * permissions or a disk error, nothing is known about its contents: an ERROR.
+ * Add an error about a file that may be lost (source_opts.holes), and clear the error. If the file is missing or its
+ * contents are damaged, the finding is a WARNING "unreadable". If the system refuses to read a file that exists, for
+ * example because of permissions or a disk error, the contents are unknown, and the finding is an ERROR.
  */
 void report_add_lost(struct report *r, const char *param, struct err *e);
 int report_count(const struct report *r, enum severity severity);

@@ -11,14 +11,14 @@
 
 #include "libcommon/base/dtype.h"
 
-/* Maximum number of dimensions of a tensor. Every struct that stores a shape has this many. */
+/* Maximum number of dimensions of a tensor. Every struct that stores a shape has room for this number. */
 #define TENSOR_MAX_DIM 16
 #define TENSOR_MAX_DIM_TEXT "16"              /* for messages */
 
 /*
- * Returns the number of elements, or -1 if a length is negative or a product exceeds INT64_MAX. Lengths are multiplied
- * in their order. A length of 0 therefore prevents an overflow by the lengths that follow, but not by those that
- * precede.
+ * Returns the number of elements of a shape, or -1 if a length is negative or a product exceeds INT64_MAX. The lengths
+ * are multiplied from first to last. After a length of 0 no overflow is possible; before it, an overflow is still an
+ * error.
  */
 int64_t shape_count(int ndim, const int64_t *shape);
 /* Returns the number of bytes, or -1 in the same cases as shape_count(). */
