@@ -57,8 +57,8 @@ struct list {
 /* ---- reading ---- */
 
 /*
- * Compute one digest of each entry of the list. of(entry) selects which one. An entry is skipped if of() returns NULL
- * or the digest has no map.
+ * Compute one digest of each entry of the list. of(entry) returns the digest to compute. An entry is skipped if of()
+ * returns NULL or the digest has no map.
  */
 static int read_digests(struct files *f, struct list *l, struct digest *(*of)(struct certificate_entry *),
                         const struct certificate_opts *o, struct err *e)
@@ -120,8 +120,8 @@ static const struct tmap *map_before_repair(const struct repair *rep, const stru
 }
 
 /*
- * Handle a parameter without weights in the source: the converter makes the weights by rounding the fp32 masters, so
- * the expected digest is that of the rounded masters.
+ * Set the expected digest of a parameter without weights in the source. The converter makes such weights by rounding
+ * the fp32 masters, so the expected digest is that of the rounded masters.
  */
 static void round_masters(const struct ds_target *t, struct certificate_entry *x)
 {
@@ -170,7 +170,9 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         }
 }
 
-/* Copies that disagree and were not repaired: the converter combines them while it writes. */
+/*
+ * Returns the digest of copies that disagree and were not repaired. The converter combines such copies while it writes.
+ */
 static struct digest *combined_of(struct certificate_entry *x)
 {
     return x->verdict == COMBINED ? &x->expected : NULL;
@@ -425,7 +427,7 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
     if (!o)
         return -1;
     /*
-     * Discard the manifest's digests first. After this loop, a state without a digest is then a state that the
+     * First discard the digests of the manifest. After the loop, a state without a digest is then a state that the
      * certificate does not list.
      */
     for (int k = 0; k < s->n_params; k++)

@@ -35,9 +35,9 @@ struct certificate_opts {
 };
 
 /*
- * Read the source of t and the checkpoint in `dir`, which was converted from it, and append the certificate to *text.
- * `repaired` describes the repairs that were made to the source before the conversion; NULL if there were none. Returns
- * 0. Returns -1 if reading fails, or if a tensor does not have its expected digest; then *e is ERR_DATA and names the
+ * Read the source of t and the checkpoint in `dir` that was converted from it, and append the certificate to *text.
+ * `repaired` describes the repairs of the source before the conversion; NULL: there were none. Returns 0. Returns -1 if
+ * reading fails, or if a tensor does not have its expected digest. In the second case *e is ERR_DATA and names the
  * first such tensor.
  */
 MUST_CHECK int certificate_make(const struct ds_target *t, const struct repair *repaired, const char *dir,
@@ -46,8 +46,8 @@ MUST_CHECK int certificate_make(const struct ds_target *t, const struct repair *
 /*
  * Check that `s` has every tensor that the certificate at `path` lists for its second checkpoint, with the listed type
  * and shape. Each difference is an ERROR finding "certificate". The listed digests are stored in param.digest for a
- * later comparison, as manifest_load() does. 16-bit weights may be missing if the layout of `s` has none. Returns -1 if
- * the file cannot be read or is not a certificate.
+ * later comparison, as manifest_load() does. 16-bit weights may be missing if the layout of `s` does not store any.
+ * Returns -1 if the file cannot be read or is not a certificate.
  */
 MUST_CHECK int certificate_expect(struct source *s, const char *path, struct report *r, struct err *e);
 

@@ -54,9 +54,9 @@ static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t ro
 }
 
 /*
- * Set *out to the CRC of the piece's first and last values. Returns false if the piece is too short, cannot be read, or
- * has too few different values to exclude that another piece is equal by chance. `row` is the number of elements in a
- * row of the tensor; 1 for a vector.
+ * Set *out to the CRC of the piece's first and last values. `row` is the number of elements in a row of the tensor; 1
+ * for a vector. Returns false if the piece is too short, cannot be read, or has so few different values that another
+ * piece may be equal by chance.
  */
 static bool hash_piece_sample(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
                               struct equal_piece *out)
@@ -93,8 +93,8 @@ static void sort_pieces(struct equal_piece *p, int n)
 }
 
 /*
- * The pieces are sorted. From index i on, find two adjacent pieces that are equal and lie in different records; with
- * `files`, in different files. Returns the first of the two, or NULL if there is no such pair.
+ * Find two adjacent pieces, from index i on, that are equal and lie in different records (with `files`, in different
+ * files). The pieces must be sorted. Returns the first of the two pieces, or NULL if there is no such pair.
  */
 static const struct equal_piece *next_pair(const struct source *s, const struct equal_piece *p, int i, int n,
                                            bool files)
@@ -137,7 +137,7 @@ struct state_pieces {
 /* The sampled pieces of one parameter, of all its states. */
 struct all_pieces { struct state_pieces of[STATE_N]; };
 
-/* Sample the pieces of one parameter. If a state consists of a single piece, its list remains empty. */
+/* Sample the pieces of one parameter. The list of a state that consists of a single piece remains empty. */
 static void sample_pieces(const struct source *s, const struct param *p, struct all_pieces *out)
 {
     const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
@@ -177,7 +177,7 @@ static void free_pieces(struct all_pieces *v, int n)
     free(v);
 }
 
-/* Find two pieces of a state that are equal, and copy them to pair. Returns false if there are none. */
+/* Find two equal pieces of a state, and copy them to pair. Returns false if there are none. */
 static bool find_equal_pieces(const struct source *s, const struct state_pieces *v, struct equal_piece pair[2])
 {
     struct equal_piece *sorted = xmalloc((size_t)v->n * sizeof *sorted + 1);
@@ -194,14 +194,15 @@ static bool find_equal_pieces(const struct source *s, const struct state_pieces 
 }
 
 /*
- * The result of comparing one parameter's pieces with each other. If tensor-parallel ranks began with the same random
- * values, their slices stay equal in weights and moments throughout the training. Equal weights together with equal
- * moments therefore do not prove that the file of one rank was copied over the file of another.
+ * The result of comparing the pieces of one parameter with each other. Equal weights together with equal moments do not
+ * prove that the file of one rank was copied over the file of another. The reason is that slices of tensor-parallel
+ * ranks that began with the same random values stay equal, in weights and moments, throughout the training.
  */
 struct piece_finding {
-    int state;                  /* the state of the equal pair, moments before weights; -1: no two pieces are equal */
+    /* the state of the equal pair; moments are preferred to weights; -1: no two pieces are equal */
+    int state;
     bool comparable;            /* at least two pieces have values by which a copy would be detected */
-    bool weights_differ;        /* the equal pair is of moments, while no two pieces of the weights are equal */
+    bool weights_differ;        /* two pieces of the moments are equal, while no two pieces of the weights are equal */
     struct equal_piece pair[2];
 };
 
@@ -224,8 +225,8 @@ static struct piece_finding inspect_pieces(const struct source *s, const struct 
 }
 
 /*
- * Returns true if the pieces of a parameter are the parts of data-parallel ranks and it has no moments, as a frozen
- * parameter of ZeRO-3. Such parts of weights cannot have begun with the same random values.
+ * Returns true if the pieces of a parameter are the parts of data-parallel ranks and the parameter has no moments. This
+ * is the case for a frozen parameter of ZeRO-3. Such parts of weights cannot have begun with the same random values.
  */
 static bool is_cut_without_moments(const struct source *s, const struct param *p)
 {
@@ -233,9 +234,9 @@ static bool is_cut_without_moments(const struct source *s, const struct param *p
 }
 
 /*
- * Report equal pieces, once per file. Equal moments are reported only if the same pieces of the weights differ, or if
- * every parameter whose pieces can be compared has equal pieces. Equal pieces of frozen parameters of ZeRO-3 are an
- * error if all of them have some, and otherwise a warning.
+ * Report equal pieces, once per file. Equal moments are reported in two cases: the same pieces of the weights differ,
+ * or every parameter with comparable pieces has equal pieces. Equal pieces of frozen parameters of ZeRO-3 are an error
+ * if every such parameter has equal pieces, and otherwise a warning.
  */
 static void check_pieces(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
@@ -272,8 +273,9 @@ static void check_pieces(const struct source *s, const struct all_pieces *v, con
 
 /*
  * A sampled piece with its parameter and state. If the file of one pipeline stage was copied over the file of another,
- * pieces of one layer are found in another layer. A layer that was duplicated on purpose is equal as a whole. Equal
- * pieces of two parameters are therefore an error only if the two parameters also have a piece that differs.
+ * pieces of one layer are equal to pieces of another layer. A layer that was duplicated on purpose is equal to the
+ * original as a whole. Equal pieces of two parameters are therefore an error only if the two parameters also have a
+ * piece that differs.
  */
 struct layer_piece {
     struct equal_piece is;
@@ -311,8 +313,8 @@ static int by_state_and_content(const void *a, const void *b)
 }
 
 /*
- * x and y are pieces in the list `all`. Returns true if their parameters are cut in the same way and also have a piece
- * that differs.
+ * Returns true if the parameters of the pieces x and y are cut in the same way and also have a piece that differs. x
+ * and y must be in the list `all`.
  */
 static bool is_partly_equal(const struct layer_piece *all, int n, const struct layer_piece *x,
                             const struct layer_piece *y)
@@ -332,7 +334,7 @@ static bool is_partly_equal(const struct layer_piece *all, int n, const struct l
     }
 }
 
-/* Report pieces of a parameter that are equal to pieces of another parameter of the same shape, once per file. */
+/* Report each piece of a parameter that is equal to a piece of another parameter of the same shape, once per file. */
 static void check_layers(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
 {
@@ -403,7 +405,7 @@ static int flat_records(const struct source *s, int st, const struct source_file
     return n;
 }
 
-/* A piece of a parameter in a record: where it begins in the record, and where in the parameter's slice. */
+/* A piece of a parameter in a record: its offset in the record, and its offset in the parameter's slice. */
 struct vector_part {
     int param, slice;
     uint64_t in_slice, at, len;
@@ -461,9 +463,10 @@ static bool has_equal_weights(const struct source *s, const struct param *p, con
 }
 
 /*
- * Returns true if a layer that occurs several times explains why two vectors are equal: each piece in one has the same
- * place as a piece of another parameter in the other, at the same place of its slice, and the weights of these two
- * parameters, which other files store, are equal too. Pieces of one parameter are never equal for this reason.
+ * Returns true if two vectors are equal because a layer occurs several times. This is true if each piece of one vector
+ * has a counterpart in the other vector: a piece of another parameter at the same place of the vector and of its slice.
+ * The weights of the two parameters, which other files store, must be equal, too. Pieces of the same parameter are
+ * never equal for this reason.
  */
 static bool is_repeated_layer(const struct source *s, int st, int record_a, int record_b)
 {
@@ -484,8 +487,9 @@ static bool is_repeated_layer(const struct source *s, int st, int record_a, int 
 }
 
 /*
- * Report flat vectors of two data-parallel ranks that have the same CRC, unless their values hardly vary or repeated
- * layers explain it. Two vectors in the same file are not compared, because repeated layers may be equal.
+ * Report flat vectors of two data-parallel ranks that have the same CRC. Vectors whose values hardly vary are not
+ * reported, nor are vectors that are equal because of repeated layers. Two vectors in the same file are not compared,
+ * because repeated layers may be equal.
  */
 static void check_vectors_of(const struct source *s, const struct source_file *of, const struct mismatch_opts *o,
                              struct report *r)
@@ -525,7 +529,8 @@ static void check_vectors(const struct source *s, const struct mismatch_opts *o,
 struct piece_values {
     uint64_t size;                      /* of an element, in bytes; at most 8 */
     uint8_t first[8];
-    bool any, differ, nonzero;          /* elements were added; two of them differ; one is neither 0 nor -0 */
+    /* elements were added; at least two of them differ; at least one is neither 0 nor -0 */
+    bool any, differ, nonzero;
 };
 
 static void add_piece_values(struct piece_values *v, const uint8_t *b, uint64_t len)
@@ -540,13 +545,16 @@ static void add_piece_values(struct piece_values *v, const uint8_t *b, uint64_t 
     }
 }
 
-/* Returns true if equal values show that one piece is a copy: they are neither zeros nor all the same. */
+/*
+ * Returns true if equal pieces with these values show that one is a copy of the other. The values must not be all zero
+ * or all the same.
+ */
 static bool shows_a_copy(const struct piece_values *v)
 {
     return v->differ && v->nonzero;
 }
 
-/* Returns true if the extents are whole records with the same CRC. */
+/* Returns true if both extents are whole records, and these records have the same CRC. */
 static bool are_equal_records(const struct source *s, const struct extent *x, const struct extent *y)
 {
     const struct record *a = files_record(s->files, x->record), *b = files_record(s->files, y->record);
@@ -562,7 +570,7 @@ static bool read_part(const struct source *s, const struct extent *x, uint64_t a
     return files_read_extent(s->files, &(struct extent){ x->record, x->at + at, len }, buf, &ignored) == 0;
 }
 
-/* Add all values of the extent to *v until they show a copy, or cannot be read. */
+/* Add the values of the extent to *v. Stops when the values show a copy, or cannot be read. */
 static void add_all_values(const struct source *s, const struct extent *x, struct piece_values *v)
 {
     uint8_t b[SAMPLE * 4];
@@ -577,9 +585,9 @@ static void add_all_values(const struct source *s, const struct extent *x, struc
 }
 
 /*
- * Returns true if two pieces of the same length, with elements of `size` bytes, are equal, and their values show that
- * one is a copy. Their starts and their ends are compared. If the values of these do not show it, the whole pieces are
- * compared by the CRCs of their records.
+ * Returns true if two pieces of the same length are equal, and their values show that one is a copy of the other. An
+ * element has `size` bytes. First the starts and the ends of the pieces are compared. If their values do not show a
+ * copy, the whole pieces are compared by the CRCs of their records.
  */
 static bool is_same_piece(const struct source *s, const struct extent *x, const struct extent *y, uint64_t size)
 {
@@ -598,8 +606,8 @@ static bool is_same_piece(const struct source *s, const struct extent *x, const 
 }
 
 /*
- * Returns the first piece of y that is the same as the piece of x with the same place, or NULL. Maps that are cut in
- * another way are not compared.
+ * Find a piece of x that is the same as the piece of y at the same place. Returns the first such piece of y, or NULL.
+ * Maps that are cut in different ways are not compared.
  */
 static const struct extent *same_state_piece(const struct source *s, const struct tmap *x, const struct tmap *y)
 {
@@ -618,7 +626,7 @@ static const struct extent *same_state_piece(const struct source *s, const struc
     return NULL;
 }
 
-/* Two states of a parameter that have the same piece, and this piece. `piece` is NULL if there are none. */
+/* Two states of a parameter that have the same piece. `piece` is this piece, or NULL if there are no such states. */
 struct same_states {
     const struct extent *piece;
     enum state first, second;

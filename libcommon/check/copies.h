@@ -18,9 +18,9 @@ struct report;
 
 /*
  * Add findings "other_rank" to the report: an error for equal moments, a warning for equal flat vectors of fp32
- * masters, and a note for equal pieces of weights. Two states of one parameter that are equal and not zero are an
- * error, because one state's data is in the place of the other. Reads only the start and the end of each piece, and
- * compares the CRCs of records.
+ * masters, and a note for equal pieces of weights. Two equal states of one parameter that are not zero are an error,
+ * because the data of one state is in the place of the other. The function reads only the start and the end of each
+ * piece, and compares the CRCs of records.
  */
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r);
 

@@ -79,8 +79,8 @@ uint64_t damage_elems(const struct damage *d, const struct tmap *m)
 /* ---- records ---- */
 
 /*
- * Read the whole file of a hole, if it exists. Returns the errno with which the system refuses that: the file is then
- * not known to be lost. Returns 0 if the file does not exist, is in an archive, or can be read.
+ * Read the whole file of a hole, if the file exists. If the system refuses to read the file, returns the errno; it is
+ * then not certain that the file is lost. Returns 0 if the file does not exist, is in an archive, or can be read.
  */
 static int find_refusal(const char *path, uint8_t *buf)
 {
@@ -98,7 +98,7 @@ static int find_refusal(const char *path, uint8_t *buf)
     return sys;
 }
 
-/* Returns the damage of a record. *sys receives the errno of DAMAGE_UNREAD. */
+/* Returns the damage of a record. If this is DAMAGE_UNREAD, *sys receives the errno. */
 static enum damage_why find_record_damage(struct files *f, int record, uint8_t *buf, int *sys)
 {
     const struct record *rec = files_record(f, record);

@@ -51,14 +51,14 @@ struct damage_opts {
 };
 
 /*
- * Read every record that a tensor uses and set *out. The caller releases *out with damage_free(). Returns -1 with
- * ERR_STOP if `stopped` returned true.
+ * Read every record that a tensor uses, and list the damage in *out. The caller must release *out with damage_free().
+ * Returns -1 with ERR_STOP if `stopped` returned true.
  */
 MUST_CHECK int damage_find(struct source *s, const struct damage_opts *o, struct damage *out, struct err *e);
 void damage_free(struct damage *d);
 /*
  * Check that no record is DAMAGE_UNREAD, because such a record may be intact and must not be replaced. Returns -1 with
- * ERR_SYS, which names the file and the cause.
+ * ERR_SYS if there is one; *e then names the file and the cause.
  */
 MUST_CHECK int damage_check_read(const struct damage *d, struct err *e);
 

@@ -32,7 +32,7 @@ enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
 
 /*
  * Returns true if the weight differs from its fp32 master by more than rounding and averaging can explain. Rounding to
- * bf16 changes a value by at most 1/256 of it; averaging two such values adds a little.
+ * bf16 changes a value by at most 1/256 of the value. Averaging two rounded values adds a little.
  */
 static bool is_far(float weight, float master)
 {
@@ -130,8 +130,8 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
 }
 
 /*
- * Returns true if boxes `a` and `b` visit the same elements in the same order. An element of `a` has x bytes, an
- * element of `b` has y bytes.
+ * Returns true if boxes `a` and `b` visit the same elements in the same order. x is the number of bytes of an element
+ * of `a`, and y that of an element of `b`.
  */
 static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box *b, uint64_t y)
 {
@@ -179,14 +179,17 @@ static int values_read(struct files *f, const struct tmap *m, int k, uint64_t fi
                  : slice_read(f, &m->slice[k], first * size, n * size, buf);
 }
 
-/* The result of sampling one parameter: for each kind of mismatch the worst piece, and the files that hold it. */
+/*
+ * The result of sampling one parameter. For each kind of mismatch it has the worst piece and the files that hold this
+ * piece.
+ */
 struct sampled {
     enum severity severity;             /* severity for the weights' worst piece; SEV_NOTE if all pieces match */
     struct mismatch_count weights;
     int weights_file, masters_file;
     struct moments_count moments;
     int moments_file;                   /* file of the worst piece of the moments; -1: no moments violate the bound */
-    struct values values[STATE_N];      /* invalid values (NaN ...) in the worst piece of each state, which has
+    struct values values[STATE_N];      /* invalid values (NaN ...) in the worst piece of each state; this piece has
                                          * n_read elements and lies in values_file */
     uint64_t n_read[STATE_N];
     int values_file[STATE_N];
@@ -195,7 +198,7 @@ struct sampled {
 };
 
 /*
- * The pieces of weights that were compared with pieces of masters: for each, the two files and whether the values
+ * The pieces of weights that were compared with pieces of masters. Each entry has the two files, and whether the values
  * differ.
  */
 struct compared_pieces {
@@ -207,11 +210,11 @@ struct sampler {
     const struct source *s;
     struct compared_pieces *compared;
     const struct param *p;
-    bool masters_differ;                /* the tensor ranks' copies of the masters differ, while their copies of the
-                                         * weights agree */
+    bool masters_differ;                /* the tensor-parallel ranks' copies of the masters differ, while the copies of
+                                         * the weights agree */
     double most;                        /* largest possible exp_avg^2 / exp_avg_sq; 0: unknown */
     int moments_file;                   /* file of the moments that are being read */
-    bool all;                           /* true: check all values; false: only the bound of the moments */
+    bool all;                           /* true: check all values; false: check only the bound of the moments */
     struct sampled *out;
 };
 
@@ -258,8 +261,8 @@ static void record_compared_piece(struct compared_pieces *c, int weights_file, i
 }
 
 /*
- * Compare n weights with their masters, from element `first` of slice k on (of the whole tensor if k < 0). `x` is the
- * extent that holds the masters.
+ * Compare n weights with their masters. The first of them is element `first` of slice k or, if k < 0, of the whole
+ * tensor. `x` is the extent that holds the masters.
  */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
@@ -311,8 +314,9 @@ static bool read_moment(struct sampler *m, enum state st, int k, uint64_t first,
 }
 
 /*
- * Compare n elements of the two moments. Moments in bf16 are rounded in every step: over the steps that count, both
- * together may be wrong by a tenth. exp_avg_sq in fp16 may have become 0, so moments in fp16 are not compared.
+ * Compare n elements of the two moments. Moments in bf16 are rounded in every step. Over the steps that matter, the two
+ * moments together may therefore be wrong by a tenth. Moments in fp16 are not compared, because exp_avg_sq in fp16 may
+ * have become 0.
  */
 static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
@@ -448,8 +452,8 @@ static void sample_param(const struct source *s, const struct param *p, double m
 /* ---- findings ---- */
 
 /*
- * Report weights that do not belong to their masters, once per file, because such a file usually contains dozens of
- * parameters.
+ * Report weights that do not belong to their masters. There is one finding per file, because such a file usually
+ * contains dozens of parameters.
  */
 static void report_foreign_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
@@ -481,8 +485,8 @@ static void report_foreign_moments(const struct source *s, const struct sampled 
 }
 
 /*
- * Counts for one file: the pieces that were compared and that differ, and the number of files whose values it
- * contradicts.
+ * Counts for one file: the number of pieces that were compared, the number of pieces that differ, and the number of
+ * files whose values contradict the values of this file.
  */
 struct file_pieces {
     uint64_t n, n_differ;
@@ -507,9 +511,7 @@ static bool mostly_differs(const struct file_pieces *f)
     return 2 * f->n_differ > f->n;
 }
 
-/*
- * Files `f` and `other` contradict each other. Returns true if `f` is more likely than `other` to be of another save.
- */
+/* Returns true if `f` is more likely than `other` to be of another save. The two files must contradict each other. */
 static bool is_rather_foreign(const struct file_pieces *f, const struct file_pieces *other)
 {
     const uint64_t a = f->n_differ * other->n, b = other->n_differ * f->n;
@@ -519,8 +521,8 @@ static bool is_rather_foreign(const struct file_pieces *f, const struct file_pie
 }
 
 /*
- * A side is all compared files of weights, or all of masters. If every file of a side is marked as foreign, the values
- * do not show which side is wrong: clear the marks of that side.
+ * If every file of a side is marked as foreign, clear the marks of that side, because the values do not show which side
+ * is wrong. One side is all compared files of weights, and the other is all compared files of masters.
  */
 static void clear_whole_sides(struct file_pieces *of, int n)
 {
@@ -533,10 +535,10 @@ static void clear_whole_sides(struct file_pieces *of, int n)
 }
 
 /*
- * Report the files that are of another save. If two files contradict each other, one is regarded as foreign if most of
- * its pieces differ and, in addition, it contradicts more files than the other one, or the other one agrees in most of
- * its pieces. A foreign shard, for example, contradicts several layer files; a foreign layer file contradicts shards
- * that agree with all other layer files. A file is reported only if it is the foreign one in each of its
+ * Report the files that are of another save. One of two files that contradict each other is regarded as foreign if most
+ * of its pieces differ and one more condition is true: it contradicts more files than the other one, or most pieces of
+ * the other one agree. For example, a foreign shard contradicts several layer files. A foreign layer file contradicts
+ * shards that agree with all other layer files. A file is reported only if it is the foreign one in each of its
  * contradictions.
  */
 static void report_foreign_files(const struct source *s, struct compared_pieces *c, struct report *r)
@@ -649,7 +651,8 @@ static void report_tied_samples(const struct source *s, const struct mismatch_op
 }
 
 /*
- * Report in one line all parameters that have only single differing values, or copies that were averaged independently.
+ * Report, in one line, all parameters that have only single differing values or whose copies were averaged
+ * independently.
  */
 static void report_single_mismatches(const struct source *s, const struct sampled *v, struct report *r)
 {
@@ -766,9 +769,9 @@ static bool has_damage(struct source *s, const struct mismatch_opts *o)
 }
 
 /*
- * Open the source a second time, now with its masters, and sample both states. Returns false without findings if the
- * source cannot be opened in this way, or if its mismatches result from damage. The weights are usable without the
- * masters in that case.
+ * Sample masters and weights, although the source was opened without masters. The source is opened a second time, with
+ * its masters. Returns false without findings if this fails, or if the mismatches result from damage. In these cases
+ * the weights are usable without the masters.
  */
 static bool sample_with_masters(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
@@ -793,7 +796,10 @@ static bool sample_with_masters(const struct source *s, const struct mismatch_op
     return sampled;
 }
 
-/* Returns -1 with the first record of the map whose bytes do not have the stored CRC, or that cannot be read. */
+/*
+ * Check the records of the map. Returns -1 with the error of the first record whose bytes do not have the stored CRC or
+ * cannot be read.
+ */
 static int check_map_records(const struct source *s, const struct tmap *m, struct err *e)
 {
     for (int k = 0; m && k < m->n_slices; k++)
@@ -817,8 +823,9 @@ static int check_named_records(const struct source *s, const char *name, struct 
 }
 
 /*
- * Add the findings of `found` to r. If the records of the first ERROR's parameter are corrupt, the error of the first
- * such record comes before them, because it is the cause. Only this parameter is read: callers report the first ERROR.
+ * Add the findings of `found` to r. If records of the first ERROR's parameter are corrupt, the error of the first
+ * corrupt record is added before the findings, because it is their cause. Only this parameter is read, because callers
+ * report only the first ERROR.
  */
 static void report_cause_first(const struct source *s, const struct mismatch_opts *o, const struct report *found,
                                struct report *r)

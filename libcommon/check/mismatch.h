@@ -31,23 +31,23 @@ struct mismatch_count {
     uint64_t n, n_differ;       /* number of elements compared, and number of those that are not the rounded master */
     uint64_t n_far;             /* number of elements that differ by more than 1/64 of the value, which averaging
                                  * cannot explain */
-    bool dense;                 /* one call of mismatch_compare() found at least 1 % of its elements, and at least 2,
-                                 * to differ */
+    bool dense;                 /* one call of mismatch_compare() found that at least 1 % of its elements, and at least
+                                 * 2, differ */
 };
 /* Returns true if the weights have a type that can be compared with these masters, and the same number of elements. */
 bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters);
 /* Compare n weights of type bf16, f16 or f32 with n fp32 masters, and add the counts to *c. */
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
 /*
- * Returns SEV_ERROR if the counted weights and masters cannot be of the same save, SEV_WARNING if only single elements
- * differ, and SEV_NOTE otherwise.
+ * Returns SEV_ERROR if the counted weights and masters cannot be of the same save. Returns SEV_WARNING if only single
+ * elements differ, and SEV_NOTE otherwise.
  */
 enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_rule rule);
 
 struct mismatch_opts {
     bool accept;                /* report a mismatch as a warning instead of an error */
-    bool drift;                 /* do not report copies of replicated parameters that disagree, because the caller
-                                 * handles them */
+    bool drift;                 /* do not report replicated parameters whose copies disagree, because the caller handles
+                                 * these */
     bool moments_only;          /* only compare the two moments with each other; verify checks all other values
                                  * itself */
     bool kept;                  /* the caller does not read all values: also sample states that are compared with

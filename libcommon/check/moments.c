@@ -23,7 +23,7 @@ static double bound_of_settings(const struct pk *settings)
     return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
 }
 
-/* Returns the largest bound of all groups, or 0 if the settings of some group give no bound. */
+/* Returns the largest bound of all groups, or 0 if the settings of any group give no bound. */
 static double loosest_bound(const struct source *s)
 {
     const struct pk *settings;
@@ -64,15 +64,15 @@ double *moments_bounds(const struct source *s)
 /* ---- comparison ---- */
 
 /*
- * A margin of a tenth is allowed, because rounding changes both moments by 1e-7 of their size. TINY: smaller values of
- * exp_avg are not compared, because their squares may have underflowed. FAR: if the betas were changed during training,
- * a few elements may violate the bound of the new ones, by the ratio of two bounds; betas of 0.9 and 0.9999 have a
- * bound of 526.
+ * MARGIN: a violation by less than a tenth is ignored, because rounding changes both moments by 1e-7 of their size.
+ * TINY: smaller values of exp_avg are not compared, because their squares may have underflowed. FAR: if the betas were
+ * changed during training, a few elements may violate the new bound. The violation is at most the ratio of two bounds;
+ * betas of 0.9 and 0.9999 have a bound of 526.
  */
 static const float MARGIN = 1.1f, TINY = 1e-15f, FAR = 1e4f;
 
 /*
- * The loops of this section are compiled twice, because with vectors of twice the width they take half the time. Both
+ * The loops of this section are compiled twice, because they take half the time with vectors of twice the width. Both
  * versions give the same result.
  */
 #define TWICE static inline __attribute__((always_inline))
@@ -97,7 +97,7 @@ TWICE void shorten(uint16_t *out, const float *x, uint64_t n, uint32_t up)
     }
 }
 
-/* Returns true if an element may violate the limit. The exact conditions are those of count_large(). */
+/* Returns true if an element may violate the limit. count_large() checks the exact conditions. */
 TWICE bool any_large(const struct moments_pair *p, uint64_t n, float limit)
 {
     uint32_t any = 0;
@@ -150,8 +150,8 @@ static bool has_large(const struct moments_pair *p, uint64_t n, float limit)
 }
 
 /*
- * Count the elements that violate `limit`, the bound with its margin. A negative exp_avg_sq and an infinite exp_avg are
- * not counted, because they have findings of their own.
+ * Count the elements that violate `limit`, which is the bound with its margin. Elements with a negative exp_avg_sq or
+ * an infinite exp_avg are not counted, because they have findings of their own.
  */
 static void count_large(struct moments_count *c, const struct moments_pair *p, uint64_t n, float limit)
 {
@@ -190,9 +190,9 @@ void moments_shorten(bool is_sq, const float *x, uint64_t n, uint16_t *out)
 }
 
 /*
- * If the optimizer's betas were changed during training, a few elements may violate the bound. Less than 0.5 % are
- * therefore ignored, unless one is far off. If the two moments belong to different gradients of the same size, 3 % of
- * the elements violate the bound; if one moment is of another save, nearly all do.
+ * Violations in less than 0.5 % of the elements are ignored if none is far off, because the optimizer's betas may have
+ * been changed during training. If the two moments belong to different gradients of the same size, 3 % of the elements
+ * violate the bound. If one moment is of another save, nearly all elements do.
  */
 bool moments_are_foreign(const struct moments_count *c)
 {
@@ -223,7 +223,10 @@ bool moments_begin(struct moments_whole *w, const struct param *p, double most)
     return w->most > 0;
 }
 
-/* Returns the number of the run of an element. The last run has all elements that do not fill another one. */
+/*
+ * Returns the number of the run that contains an element. The last run also contains the remaining elements, which do
+ * not fill a run of their own.
+ */
 static uint64_t run_of(const struct moments_whole *w, uint64_t elem)
 {
     return min_u64(elem / MOMENTS_RUN, w->n_runs - 1);

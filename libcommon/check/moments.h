@@ -30,11 +30,12 @@ struct moments_count {
     uint64_t first;             /* if n_large > 0: index of the first of these elements */
 };
 /*
- * A short form of a moment has 16 bits per element: exp_avg rounded towards zero, exp_avg_sq rounded up. It is meant
- * for chunks that are kept in memory. Rounding weakens the comparison by 2 % at most and never finds more.
+ * The short form of a moment has 16 bits per element: exp_avg is rounded towards zero, exp_avg_sq is rounded up. The
+ * short form is for chunks that are kept in memory. Its rounding weakens the comparison by at most 2 %, and never
+ * causes additional findings.
  */
 enum moments_form { MOMENTS_FP32, MOMENTS_SHORT_AVG, MOMENTS_SHORT_SQ };
-/* Elements of both moments: floats, or, of the moment that `form` names, uint16_t. */
+/* Elements of both moments. The elements are floats; only those of the moment that `form` names are uint16_t. */
 struct moments_pair {
     enum moments_form form;
     const void *avg, *sq;
@@ -45,7 +46,7 @@ void moments_shorten(bool is_sq, const float *x, uint64_t n, uint16_t *out);
 void moments_compare(struct moments_count *c, const struct moments_pair *p, uint64_t n, double most);
 /* Returns true if the counted moments cannot be of the same gradients. */
 bool moments_are_foreign(const struct moments_count *c);
-/* Report an element or more of a parameter, in the file with this number, as moments of different gradients. */
+/* Report that elements of a parameter, in the file with this number, are moments of different gradients. */
 void moments_report(const struct source *s, const char *param, int file, const struct moments_count *c,
                     enum severity severity, struct report *r);
 
@@ -63,11 +64,11 @@ struct moments_whole {
 };
 /* Returns true if both moments of `p` are stored in a form that can be compared, and the bound is known. */
 bool moments_begin(struct moments_whole *w, const struct param *p, double most);
-/* Compare n elements, from byte `from` of both fp32 tensors on. May be called from any thread. */
+/* Compare n elements. They begin at byte `from` of both fp32 tensors. May be called from any thread. */
 void moments_add(struct moments_whole *w, uint64_t from, const struct moments_pair *p, uint64_t n);
 /*
- * Report the worst run of moments that are of different gradients, unless the report has a finding "moments" about the
- * same file or parameter. Releases the memory of *w.
+ * Report the worst run whose moments are of different gradients. Nothing is reported if the report already has a
+ * finding "moments" about the same file or parameter. Releases the memory of *w.
  */
 void moments_end(struct moments_whole *w, const struct source *s, const char *param, struct report *r);
 

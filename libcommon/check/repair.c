@@ -46,7 +46,9 @@ static bool state_agrees(const struct repair_work *w, int st, uint64_t i)
     return true;
 }
 
-/* Returns how many copies have the same value of element i as rank k, counted over all ranks and all states. */
+/*
+ * Returns the number of copies, over all ranks and all states, whose value of element i is the same as that of rank k.
+ */
 static int votes_for(const struct repair_work *w, int k, uint64_t i)
 {
     int votes = 0;
@@ -85,7 +87,7 @@ static void resolve_element_state(const struct repair_work *w, int st, uint64_t 
         memcpy(w->out[st] + i * size, w->at[rank], size);
 }
 
-/* Round a master to the weight that a trainer would derive from it. */
+/* Round a master to the weight that a trainer would derive from this master. */
 static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out)
 {
     uint16_t narrow;
@@ -210,7 +212,7 @@ static void repair_work_free(struct repair_work *w)
     free(w->at);
 }
 
-/* For one parameter: where its new states are in the spool file, and their CRCs. */
+/* The place of one parameter's new states in the spool file, and the CRCs of these states. */
 struct repair_place {
     uint64_t at[STATE_N];
     struct crc_sum crc[STATE_N];
@@ -280,8 +282,8 @@ static bool drifted(const struct replica_param *rp)
 }
 
 /*
- * Assign each state of each drifted parameter its place in the spool file, one after the other. Returns the size of the
- * file.
+ * Assign a place in the spool file to each state of each drifted parameter, one after the other. Returns the size of
+ * the file.
  */
 static uint64_t place_repaired_states(const struct replicas *r, struct repair_place *place)
 {

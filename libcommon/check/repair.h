@@ -22,7 +22,7 @@
 #include "libcommon/base/replicas.h"
 #include "libcommon/check/replicas_check.h"
 
-/* Describes how far the values of one rank, or of all ranks together, were changed. */
+/* Describes how much the values of one rank, or of all ranks together, were changed. */
 struct repair_move {
     uint64_t n_changed;         /* elements whose bits changed */
     uint64_t max_ulps;          /* largest change in units in the last place; STATS_NO_ULPS: a NaN was replaced by a
@@ -59,17 +59,17 @@ struct repair_opts {
 /*
  * Resolve the parameters that `r` lists as out of sync. The caller must release *out with repair_free() before it
  * closes the source. Returns -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. The CRCs of records are not
- * checked by this call, but later, when the output is written.
+ * checked here; they are checked when the output is written.
  */
 MUST_CHECK int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
                           struct err *e);
 void repair_free(struct repair *x);
 
 /*
- * Append the journal of a repair as JSON lines. The first line describes the run: format, version, tag, tp, iteration,
- * policy, parameters, states. Then each changed state has one line: parameter, last_stage, state, elements, differed,
- * changed, max_ulps, max_abs, ranks. `ranks` lists the ranks that changed, each with rank, changed, max_ulps, max_abs.
- * Equal input gives equal text.
+ * Append the journal of a repair as JSON lines. The first line describes the run with the keys format, version, tag,
+ * tp, iteration, policy, parameters, states. Each changed state follows in a line with the keys parameter, last_stage,
+ * state, elements, differed, changed, max_ulps, max_abs, ranks. `ranks` is a list of the ranks that changed, each with
+ * the keys rank, changed, max_ulps, max_abs. Equal input gives equal text.
  */
 void repair_log(const struct source *s, const struct repair *x, enum replica_policy how, struct strbuf *out);
 

@@ -40,7 +40,7 @@ static struct replica_kind *find_replica_kind(struct replicas *r, const char *ki
     return NULL;
 }
 
-/* Add one parameter's copies to the list, unless it has no copies to compare. */
+/* Add one parameter's copies to the list. A parameter without copies to compare is skipped. */
 static void list_param(const struct replicas_opts *o, const struct param *p, bool last_stage, struct replicas *r)
 {
     struct replica_param *rp = &r->param[r->n_params];
@@ -73,8 +73,8 @@ static void list_replica_params(const struct source *s, const struct replicas_op
 }
 
 /*
- * Returns the number of elements that differ from rank 0 on at least one other rank. This reads the copies a second
- * time, which is acceptable because few chunks differ.
+ * Returns the number of elements that differ from rank 0 on at least one other rank. The copies are read a second time.
+ * This is acceptable because few chunks differ.
  */
 static uint64_t count_any(const struct tmap *m, uint8_t *const *copy, uint64_t len)
 {
