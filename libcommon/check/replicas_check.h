@@ -65,9 +65,9 @@ struct replicas_opts {
 };
 
 /*
- * Compare all copies and set *out, which the caller releases with replicas_free() before it closes the source. Returns
- * -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. A parameter that has only one copy (TP 1, universal
- * forms) is not listed.
+ * Compare all copies and store the result in *out. A parameter that has only one copy (TP 1, universal forms) is not
+ * listed. The caller must release *out with replicas_free() before it closes the source. Returns -1 with ERR_SYS,
+ * ERR_DATA (a file is cut short) or ERR_STOP.
  */
 MUST_CHECK int replicas_check(const struct source *s, const struct replicas_opts *o, struct replicas *out,
                               struct err *e);

@@ -12,9 +12,9 @@
 #include "libcommon/check/replicas_check.h"
 
 /*
- * Append the result as text. Each kind has one line ("60% of input_layernorm.weight are in sync ..."). Below it, each
- * state that is out of sync has one line; with `verbose`, every state has one. The text ends with a closing line.
- * `glob` must be that of replicas_opts.
+ * Append the result as text. Each kind has one line ("60% of input_layernorm.weight are in sync ..."). Each state that
+ * is out of sync has one line below that of its kind; with `verbose`, every state has one. The text ends with a closing
+ * line. `glob` must be that of replicas_opts.
  */
 void replicas_text(const struct replicas *r, const char *path, const char *glob, bool verbose, struct strbuf *out);
 /*

@@ -48,7 +48,7 @@ static char *number_unlike(const char *what, int64_t found, int64_t expected)
 
 /*
  * Compare properties of the architecture that the shapes of the parameters do not show. A property that only one of the
- * two configurations records is not compared; it is 0 or "" in the other.
+ * two configurations records is 0 or "" in the other, and is not compared.
  */
 static char *architecture_unlike(const struct model_config *expected, const struct model_config *found)
 {
@@ -74,8 +74,8 @@ static int group_of_param(const struct optim_groups *g, const char *name)
 }
 
 /*
- * Find two parameters that are in the same group in x and in different groups in y. Returns a text that names them and
- * ends with `how`, or NULL if there are none.
+ * Find two parameters that are in the same group in x but in different groups in y. Returns a text that names the two
+ * parameters and ends with `how`, or NULL if there are none.
  */
 static char *split_group(const struct optim_groups *x, const struct optim_groups *y, const char *how)
 {
@@ -137,15 +137,15 @@ struct salvage_param {
     int record[STATE_N];                /* number of the state's first bad record; -1: none */
     bool proved[STATE_N];               /* the state has its listed digest although one of its records is bad, so its
                                          * bytes are copied unchanged */
-    bool drop_tied[STATE_N];            /* the last stage's copy is bad and is dropped: both stages then use the
+    bool drop_tied[STATE_N];            /* the last stage's copy is bad and is dropped, so that both stages use the
                                          * first stage's copy */
     int tied_record[STATE_N];
     uint64_t at[STATE_N];               /* offset of the state's new values in the spool file */
 };
 
 /*
- * Returns true if the last stage's copy of p must equal the first stage's. This is false for the position table of a
- * gpt2 model, which the last stage neither ties nor trains.
+ * Returns true if the last stage's copy of p must equal the first stage's copy. This is false for the position table of
+ * a gpt2 model, because the last stage neither ties nor trains this table.
  */
 static bool is_salvage_param_tied(const struct param *p)
 {
@@ -153,8 +153,8 @@ static bool is_salvage_param_tied(const struct param *p)
 }
 
 /*
- * List the damaged parameters in the order of `d`. *bytes is set to the total size of the new values. The caller frees
- * the list.
+ * List the damaged parameters in the order of `d`, and set *bytes to the total size of their new values. The caller
+ * frees the list.
  */
 static struct salvage_param *list_salvage_params(const struct damage *d, int *n, uint64_t *bytes)
 {
@@ -243,8 +243,8 @@ static bool any_lost(const bool *lost, uint64_t n)
 }
 
 /*
- * Read one chunk of a state. Lost elements are replaced, as far as possible, from the other replicas, from the last
- * stage's copy of a tied parameter, and, if the state is the fp32 masters, from fp32 weights.
+ * Read one chunk of a state, and replace its lost elements as far as possible. The values come from other replicas or
+ * from the last stage's copy of a tied parameter. Lost fp32 masters are also replaced from fp32 weights.
  */
 static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
 {
@@ -291,8 +291,8 @@ static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint
 }
 
 /*
- * Read the chunk of the same state of the other checkpoint into w->other. *has is set to false if that checkpoint does
- * not have this state with the same type.
+ * Read the same chunk of the same state from the other checkpoint into w->other. *has is set to false if the other
+ * checkpoint does not have this state with the same type.
  */
 static int read_from(struct work *w, enum state st, const struct damage_range *at, bool *has, struct err *e)
 {
@@ -329,8 +329,8 @@ static void round_weights(struct work *w, uint64_t n)
 }
 
 /*
- * Returns true if the other checkpoint's master of element i rounds to the weight of this checkpoint, which is not
- * lost.
+ * Returns true if the weight of element i in this checkpoint is not lost, and equals the rounded master of the other
+ * checkpoint.
  */
 static bool fits_weight(const struct work *w, uint64_t i)
 {
@@ -417,7 +417,7 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
 
 /* ---- a parameter ---- */
 
-/* Returns true if state st must be read, because it is to be made or is needed to make another state. */
+/* Returns true if state st must be read, because it is made itself or because another state is made from it. */
 static bool is_needed(const struct salvage_param *sp, const struct param *p, int st)
 {
     const bool weights = sp->make[STATE_BF16] || sp->make[STATE_FP32];
@@ -488,7 +488,7 @@ static int fill_param(struct work *w, struct err *e)
 
 /* ---- all parameters ---- */
 
-/* Returns a map that consists of the whole new record r, with the type of the map `was` that it replaces. */
+/* Returns a map that consists of the whole new record r. Its type is that of `was`, the map that it replaces. */
 static struct tmap *map_of_record(struct source *s, const struct record *r, const struct tmap *was)
 {
     struct tmap *m = arena_alloc(s->arena, sizeof *m);
@@ -515,8 +515,8 @@ static bool is_same_salvage_shape(const struct param *p, const struct param *q)
 }
 
 /*
- * Fill the lost elements of one parameter. Only `to` and `crc` are written, so several threads may fill different
- * parameters.
+ * Fill in the lost elements of one parameter. Only `to` and `crc` are written, so several threads may fill in different
+ * parameters at the same time.
  */
 static int fill_one(const struct damage *d, const struct salvage_opts *o, const struct salvage_param *sp,
                     struct salvage_state *to, uint32_t *crc, struct err *e)
@@ -537,7 +537,7 @@ static int fill_one(const struct damage *d, const struct salvage_opts *o, const 
     return rc;
 }
 
-/* Make parameter p refer to the new map, and also all other parameters that share the same tensor. */
+/* Make parameter p, and all other parameters that share the same tensor, refer to the new map. */
 static void install_state(struct source *s, struct param *p, enum state st, struct tmap *to)
 {
     struct tmap *was = p->state[st];
@@ -659,9 +659,9 @@ static bool same_value(const struct source_value *v, const struct source_value *
 }
 
 /*
- * Find an undamaged value that can replace a damaged one. For a step counter this is another step counter of the
- * source; for any other value it is the value of the same name in `from`. *of is set to the checkpoint that holds the
- * value. Returns NULL if there is none.
+ * Find an undamaged value that can replace a damaged one. A step counter is replaced by another step counter of the
+ * source. Any other value is replaced by the value of the same name in `from`. *of is set to the checkpoint that holds
+ * the value found. Returns NULL if there is none.
  */
 static const struct source_value *value_source(const struct source *s, const struct damage *d,
                                                const struct salvage_opts *o, const struct source_value *v,
@@ -680,7 +680,7 @@ static const struct source_value *value_source(const struct source *s, const str
     return hit.value;
 }
 
-/* Copy a pickled value together with its tensors into a file in memory, and make `to` refer to it. */
+/* Copy a pickled value and its tensors into a file in memory, and make `to` refer to the copy. */
 static int copy_tree(struct source *s, struct source_value *to, const struct source *of, const struct source_value *v,
                      struct err *e)
 {

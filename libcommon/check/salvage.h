@@ -34,7 +34,7 @@ struct salvage_state {
     int param;                          /* index of the parameter in the source */
     enum state state;
     bool last_stage;                    /* this is the last stage's own copy of a tied parameter */
-    int record;                         /* number of its first bad record; -1: no record is bad, and exp_avg is
+    int record;                         /* number of the state's first bad record; -1: no record is bad; exp_avg is
                                          * replaced only because exp_avg_sq is */
     bool proved;                        /* the result has the digest that a manifest or a certificate lists */
     uint64_t n[SALVAGE_N];              /* number of elements of each origin */
@@ -57,29 +57,28 @@ struct salvage_opts {
 };
 
 /*
- * Check that `from` is a checkpoint of the same run as `s`. Three things are compared: the names and shapes of the
- * parameters; the architecture, as far as both checkpoints record it; and which parameters share an optimizer group, if
- * both checkpoints list that. Returns -1 with ERR_DATA, which names the first difference.
+ * Check that `from` is a checkpoint of the same run as `s`. Three properties are compared: the names and shapes of the
+ * parameters; the architecture, as far as both checkpoints record it; the parameters of each optimizer group, if both
+ * checkpoints list them. Returns -1 with ERR_DATA, which names the first difference.
  */
 MUST_CHECK int salvage_check_from(const struct source *s, const struct source *from, struct err *e);
 
 /* Returns the total size of all new values in bytes. */
 uint64_t salvage_bytes(const struct damage *d);
 /*
- * Replace lost elements, as far as a source for their values exists, and set *out. The caller releases *out with
- * salvage_free(). If o->spool < 0, the elements are only counted, and the source s is not changed. An element without
- * any source becomes 0; the caller decides by out->n_elems[SALVAGE_ABSENT] whether the result is acceptable. Returns -1
- * with ERR_SYS or ERR_STOP.
+ * Replace lost elements, as far as a source for their values exists, and store the result in *out. An element without
+ * any source becomes 0. The caller checks out->n_elems[SALVAGE_ABSENT] to decide whether the result is acceptable. If
+ * o->spool < 0, the elements are only counted, and the source s is not changed. The caller must release *out with
+ * salvage_free(). Returns -1 with ERR_SYS or ERR_STOP.
  */
 MUST_CHECK int salvage_run(struct source *s, const struct damage *d, const struct salvage_opts *o, struct salvage *out,
                            struct err *e);
 void salvage_free(struct salvage *x);
 
 /*
- * Replace the damaged values that d->value lists. A step counter is replaced by another step counter, which has the
- * same value. Any other value is replaced by that of o->from, which may be NULL. The source's values then refer to
- * copies in memory. *left is set to the first value that could not be replaced, or to NULL. Returns -1 if reading or
- * copying fails.
+ * Replace the damaged values that d->value lists by copies in memory. A step counter is replaced by another step
+ * counter, which has the same value. Any other value is replaced by the value of the same name in o->from, which may be
+ * NULL. *left is set to the first value that could not be replaced, or to NULL. Returns -1 if reading or copying fails.
  */
 MUST_CHECK int salvage_values(struct source *s, const struct damage *d, const struct salvage_opts *o,
                               const struct source_value **left, struct err *e);

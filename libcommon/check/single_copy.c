@@ -18,8 +18,8 @@
 #include "libcommon/plan/tmap.h"
 
 /*
- * For each file, by its number: whether it holds tensors of parameters, and whether some of these tensors are compared
- * with tensors in another file.
+ * Two properties of each file, indexed by its number: whether the file holds tensors of parameters, and whether some of
+ * these tensors are compared with tensors in another file.
  */
 struct file_values {
     bool *holds, *compared;
@@ -52,8 +52,8 @@ static bool same_extents(const struct tmap *a, const struct tmap *b)
 }
 
 /*
- * Mark the files of weights and masters that are compared with each other. If the weight and the master of an element
- * are in the same file, their comparison does not show that the file is of this save.
+ * Mark the files of weights and masters that are compared with each other. A comparison of a weight and a master in the
+ * same file is not marked, because it does not show that the file is of this save.
  */
 static void mark_compared(const struct source *s, const struct tmap *weights, const struct tmap *masters, bool *mark)
 {
@@ -88,7 +88,7 @@ void single_copy_report(const struct source *s, struct report *r)
     const size_t n_files = (size_t)files_count(source_files(s)) + 1;
     /*
      * An index.h5 whose datasets are in the shards lists the files of the checkpoint, as a manifest does. Any other
-     * index.h5 lies next to its mp_rank files and does not list them.
+     * index.h5 is stored next to its mp_rank files, and does not list them.
      */
     const bool listed = source_file(s, MANIFEST_NAME) || source_points_elsewhere(s);
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };

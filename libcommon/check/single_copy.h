@@ -9,9 +9,9 @@ struct source;
 
 #define NO_MANIFEST "no_manifest"
 /*
- * Add the note NO_MANIFEST if the folder has no manifest and some file holds values that no other file confirms: the
- * weights and masters of the same elements are not in different files. If such a file is replaced by that of another
- * save with the same shapes and step, this cannot be recognised.
+ * Add the note NO_MANIFEST if the folder has no manifest, and some file holds values that no other file confirms.
+ * Values are confirmed if weights and masters of the same elements are in different files. If a file with unconfirmed
+ * values is replaced by that of another save with the same shapes and step, verify cannot detect this.
  */
 void single_copy_report(const struct source *s, struct report *r);
 

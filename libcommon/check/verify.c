@@ -38,8 +38,8 @@ static int compare_stray_names(const void *a, const void *b)
 }
 
 /*
- * Report files in the folder that do not belong to the layout. Shards outside of the folder to which a virtual index
- * refers are not reported.
+ * Report files in the folder that do not belong to the layout. If a virtual index refers to shards outside of the
+ * folder, these shards are not reported.
  */
 static void check_strays(const struct source *s, struct report *r)
 {
@@ -81,8 +81,9 @@ static void check_sums_there(const struct source *s, struct report *r)
 }
 
 /*
- * Open the directories of all .pt files again, because the layouts' openers have closed them. If a directory is
- * damaged, the file's entry stays NULL; the opener has usually reported this. *n is set to the number of files.
+ * Open the directories of all .pt files again, because the openers of the layouts have closed them. If a directory is
+ * damaged, the entry of this file stays NULL; usually the opener has reported this damage. *n is set to the number of
+ * files.
  */
 static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, struct report *r)
 {
@@ -146,8 +147,8 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
 }
 
 /*
- * Handle a failure to open. If the contents are damaged, add a finding and return 0. If the path itself cannot be
- * opened, return -1.
+ * Handle an error of opening a checkpoint. If the contents are damaged, adds a finding and returns 0. If the path
+ * itself cannot be opened, returns -1.
  */
 static int open_failed(struct report *r, struct err *e)
 {

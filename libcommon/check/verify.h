@@ -48,10 +48,10 @@ struct verify_opts {
     bool lenient;               /* do not check container bytes that no reader uses */
     bool tables_only;           /* folders only: stop before tensor data are read */
     bool weights_only;          /* ignore the optimizer's files, even if they exist */
-    bool allow_drift;           /* report copies of replicated parameters that disagree as a warning instead of an
-                                 * error */
-    const char *certificate;    /* path of the certificate that lists the expected digests (certificate.h); NULL:
-                                 * none. Only allowed for folders */
+    /* report replicated parameters whose copies disagree as a warning instead of an error */
+    bool allow_drift;
+    const char *certificate;    /* path of the certificate that lists the expected digests (certificate.h); NULL: none.
+                                 * Allowed for folders only */
     const char *model;          /* source_opts.model; may be NULL */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
@@ -70,9 +70,9 @@ struct verify_opts {
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 void verify_runs_free(struct verify_runs *l);
 /*
- * Verify the folder `path` without reading its tensor data: only the checks of the first phases, such as whether all
- * files, parameters and states exist that others name, and have the sizes that the configuration states. Adds findings
- * to `r`; `model` is source_opts.model. Returns -1 as verify_run() does.
+ * Verify the folder `path` without reading its tensor data. Only the checks of the first phases are made: whether all
+ * files, parameters and states exist that other files name, and whether they have the sizes that the configuration
+ * states. Adds findings to `r`. `model` is source_opts.model. Returns -1 as verify_run() does.
  */
 MUST_CHECK int verify_tables(const char *path, const char *model, int threads, struct report *r, struct err *e);
 /*
@@ -81,10 +81,10 @@ MUST_CHECK int verify_tables(const char *path, const char *model, int threads, s
  */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 /*
- * Compare the files of an open folder with its manifest, but only the bytes that no record's CRC covers: headers,
- * pickles, configuration. Only these bytes are read; the bytes of records are checked by whatever reads them. Adds
- * "file_crc", "file_size", "file_missing" and "file_unlisted" as ERROR findings, or as WARNING if the source was opened
- * with accept_mismatch. Returns 0 if there is no manifest, and -1 if reading fails.
+ * Compare the bytes that no record's CRC covers with the manifest of an open folder. These bytes are headers, pickles
+ * and configuration. Only they are read, because each reader of a record checks its bytes. Adds ERROR findings
+ * "file_crc", "file_size", "file_missing" and "file_unlisted"; they are WARNINGs if the source was opened with
+ * accept_mismatch. Returns 0 if there is no manifest, and -1 if reading fails.
  */
 MUST_CHECK int verify_listed(struct source *s, struct report *r, struct err *e);
 

@@ -17,7 +17,7 @@
 #define DIRECT_MAX_BYTES (8u << 20)
 #define DEFAULT_MEM_BYTES (96u << 20)
 
-/* ---- the records: every zip entry becomes one, whether a tensor uses it or not ---- */
+/* ---- records: every zip entry becomes a record, even if no tensor uses it ---- */
 
 struct scan_place {
     int file, record;
@@ -53,7 +53,8 @@ static struct scan_place *sorted_records(struct files *f, int *n)
 static void report_crc_mismatch(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
 {
     if (report_has(r, "crc", files_name(f, rec->file), rec->at))
-        return;                         /* the code that opened the checkpoint uses this record, and has reported it */
+        /* the code that opened the checkpoint uses this record, and has reported the damage */
+        return;
     report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
                "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
 }
@@ -69,7 +70,7 @@ static void check_compressed_entry(struct source *s, int file, const struct zip_
 }
 
 /*
- * Add a record for every stored (not compressed) zip entry that is not a record yet, such as the pickle, the version
+ * Add a record for every stored (not compressed) zip entry that is not yet a record, such as the pickle, the version
  * and the byte order. Compressed entries are checked at once.
  */
 static void add_zip_entry_records(struct source *s, const struct scan_list *scan, struct report *r)
@@ -114,7 +115,9 @@ bool scan_has_error(const struct report *r, const char *name)
     return false;
 }
 
-/* Returns true if the report has a finding with exactly this text, such as of a file that could not be opened. */
+/*
+ * Returns true if the report has a finding with exactly this text, for example about a file that could not be opened.
+ */
 static bool has_text(const struct report *r, const char *text)
 {
     for (int i = 0; i < report_n(r); i++)
@@ -447,9 +450,8 @@ static int scan_exec(struct source *s, const struct scan_list *scan, const struc
 }
 
 /*
- * Returns false, with a finding, if the tensors together are larger than their files, which means that they share
- * bytes. No trainer writes such a file. Reading the same bytes again and again would let a small file occupy verify for
- * days.
+ * Returns false, with a finding, if the tensors together are larger than their files. Such tensors share bytes, and no
+ * trainer writes such a file. Reading the same bytes many times would let a small file keep verify busy for days.
  */
 static bool sizes_possible(struct source *s, const struct scan_item *item, int n, struct report *r)
 {
@@ -492,8 +494,8 @@ static int compare_manifest_runs(const void *a, const void *b)
 }
 
 /*
- * Returns the extent of a tensor that consists of a single piece, as in the universal forms. The tensor's digest is
- * then also the CRC of that extent. Returns NULL for all other tensors.
+ * Returns the extent of a tensor that consists of a single piece, as in the universal forms. The digest of such a
+ * tensor is also the CRC of its extent. Returns NULL for all other tensors.
  */
 static const struct extent *only_extent(const struct scan_item *it)
 {

@@ -22,9 +22,9 @@ struct scan_item {
 };
 
 /*
- * Get the runs of bytes in the layout's files that scan_run() has hashed, sorted and without overlaps. If the CRC of a
- * record is wrong, there is a finding about it, and the run has the CRC of the bytes as they are. The caller frees
- * *out.
+ * Get the runs of bytes in the layout's files that scan_run() has hashed. The runs are sorted and do not overlap. If
+ * the CRC of a record is wrong, there is a finding about it, and the run has the CRC of the actual bytes. The caller
+ * frees *out.
  */
 int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
@@ -40,9 +40,9 @@ typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, ui
  */
 bool scan_has_error(const struct report *r, const char *name);
 /*
- * Check the zips that are stored inside other files, a batch at a time: the structure of each zip (unless `lenient` is
- * set), and the CRC of each entry that is not a record of s->files. scan_run() checks the CRCs of the records. Adds
- * findings "unreadable", "container", "crc", "no_crc" and "read".
+ * Check the zips that are stored inside other files, a batch at a time. Checks the structure of each zip (not if
+ * `lenient` is set), and the CRC of each entry that is not a record of s->files. scan_run() checks the CRCs of the
+ * records. Adds findings "unreadable", "container", "crc", "no_crc" and "read".
  */
 void scan_items(struct source *s, const struct verify_opts *o, struct report *r);
 

@@ -32,14 +32,14 @@
 struct passed {
     const struct param *param;  /* NULL: the tensor is not a parameter */
     bool buffer;                /* the tensor is a buffer of the model */
-    bool square;                /* the tensor is max_exp_avg_sq, a state of AdamW with amsgrad, which is a value */
+    bool square;                /* the tensor is the value max_exp_avg_sq, a state of AdamW with amsgrad */
     enum state state;
     bool tied;
     struct crc_sum rounded;     /* for masters: the CRC of the weights to which they round */
     _Atomic uint64_t n_nan, n_inf, n_negative, n_zero;
 };
 
-/* Ends the name of the largest exp_avg_sq of all steps, in layouts that have it as a value. */
+/* Suffix of the name of the largest exp_avg_sq of all steps, in layouts that store it as a value. */
 #define MAX_SQUARE ".max_exp_avg_sq"
 
 struct values_check {
@@ -73,8 +73,8 @@ static void add_counts(struct passed *p, const struct values *c)
 }
 
 /*
- * Round to nearest even, to bf16 or f16. The fast loop is used only if there is no NaN, because it would turn some NaNs
- * into infinity.
+ * Round fp32 to bf16 or f16, to nearest even. The fast loop is used only if there is no NaN, because it would change
+ * some NaNs to infinity.
  */
 static void round_block(const float *x, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
 {
@@ -92,7 +92,9 @@ static void round_block(const float *x, size_t n, bool any_nan, enum dtype weigh
         out[i] = weights == DTYPE_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
 }
 
-/* The comparison of a chunk of one moment with the chunk of the other one. w is NULL if they are not compared. */
+/*
+ * A chunk of one moment that is compared with the chunk of the other moment. w is NULL if the moments are not compared.
+ */
 struct moments_scan {
     struct moments_whole *w;
     bool is_sq;                 /* this chunk is of exp_avg_sq */
@@ -115,8 +117,8 @@ static void scan_moments_begin(struct values_check *v, const struct passed *p, u
 }
 
 /*
- * Compare n elements, from byte `at` of the chunk on, with the other chunk. If that has not been read yet, keep them in
- * their short form.
+ * Compare n elements, which begin at byte `at` of the chunk, with the chunk of the other moment. If the other chunk has
+ * not been read yet, keep the short form of the elements.
  */
 static void scan_moments_block(const struct moments_scan *m, uint64_t at, const float *x, uint64_t n)
 {
@@ -233,7 +235,10 @@ static void list_passed_tensors(struct values_check *v)
         const struct param *p = &v->s->param[i];
         int *item = v->of_param[i];
 
-        /* If a parameter shares the tensors of another one, they are read only once, for the other one. */
+        /*
+         * If a parameter shares the tensors of another parameter, the tensors are read only once, for the other
+         * parameter.
+         */
         for (enum state st = 0; st < STATE_N; st++)
             item[st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, st, false) : -1;
         for (enum state st = 0; st < STATE_N; st++)
@@ -271,8 +276,8 @@ static void values_free(struct values_check *v)
 /* ---- records that are corrupt ---- */
 
 /*
- * Returns the file and the byte of a finding as a key, or NULL if it has none. An error of another function is one
- * text: "FILE: at byte N: ...".
+ * Returns the file and the byte of a finding as a key, or NULL if the finding has none. A finding made from an error
+ * consists of one text: "FILE: at byte N: ...".
  */
 static const char *place_of_finding(struct arena *a, const struct finding *f)
 {
@@ -312,8 +317,8 @@ static void mark_corrupt_records(struct values_check *v)
 }
 
 /*
- * Returns true if a record of the map is corrupt. Values that are wrong for this reason are not reported, because the
- * record is.
+ * Returns true if a record of the map is corrupt. Wrong values that result from this are not reported, because the
+ * corrupt record is.
  */
 static bool is_corrupt_map(const struct values_check *v, const struct tmap *m)
 {
@@ -336,9 +341,7 @@ static bool is_corrupt_param(const struct values_check *v, const struct param *p
 
 /* ---- checks after the pass ---- */
 
-/*
- * Returns the distance between two maps, which is used in a message. All members are zero if the maps cannot be read.
- */
+/* Returns the distance between two maps, for use in a message. All members are zero if the maps cannot be read. */
 static struct stats_diff distance(struct values_check *v, const struct tmap *a, const struct tmap *b)
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
@@ -367,7 +370,10 @@ static struct values counts_of(const struct passed *p)
     return (struct values){ p->n_nan, p->n_inf, p->n_negative, p->n_zero };
 }
 
-/* Returns the number of elements of `sq` that are larger than those of `most`. What cannot be read is not counted. */
+/*
+ * Returns the number of elements of `sq` that are larger than the same elements of `most`. Elements that cannot be read
+ * are not counted.
+ */
 static uint64_t count_larger(struct values_check *v, const struct tmap *sq, const struct tmap *most)
 {
     enum { N = 1 << 15 };
@@ -489,8 +495,8 @@ static struct tmap single_slice_map(const struct tmap *m, int k)
 }
 
 /*
- * Count the weights that are not the rounded masters. If the map is a TMAP_SUM, each of its parts is compared with its
- * own master, because the sum of rounded parts is not the rounded sum.
+ * Count the weights that are not the rounded masters. For a TMAP_SUM, each part is compared with its own master,
+ * because the sum of rounded parts is not the rounded sum.
  */
 static struct mismatch_count compare_masters(struct values_check *v, const struct tmap *weights,
                                              const struct tmap *fp32)
@@ -527,8 +533,8 @@ static void check_weight_rounding(struct values_check *v, const struct param *p,
         (b >= 0 && v->item[b].crc == (weights->dtype == DTYPE_F32 ? fp32->crc : v->passed[m].rounded.acc)))
         return;
     /*
-     * A run with --sync-tp-duplicated-parameters averages the copies of the weights at every step, but not the masters.
-     * Differences between the two are expected there.
+     * A run with --sync-tp-duplicated-parameters averages the copies of the weights at every step, but not those of the
+     * masters. In such a run, differences between weights and masters are expected.
      */
     if (p->merge == MERGE_REPLICATED && b >= 0 && v->item[b].n_differ == 0 && fp32->n_differ > 0)
         rule = MISMATCH_FREE;
@@ -572,7 +578,7 @@ static int extent_cmp(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Returns all extents of all tensors, sorted by record and offset. The caller frees the array. */
+/* Returns the extents of all tensors, sorted by record and offset. The caller frees the array. */
 static struct extent *all_extents(const struct values_check *v, size_t *n)
 {
     struct extent *x = NULL;
@@ -614,8 +620,9 @@ static void check_tail(struct values_check *v, int record, uint64_t end)
 }
 
 /*
- * Check the padding that follows the last parameter of a flat partition. It aligns the partition and has fewer than 2 *
- * DP elements (docs/formats.md, section 4.5). If more elements follow, they are not padding and are not checked.
+ * Check the padding that follows the last parameter of a flat partition. The padding aligns the partition and has fewer
+ * than 2 * DP elements (docs/formats.md, section 4.5). If more elements follow, they are not padding, and are not
+ * checked.
  */
 static void check_padding(struct values_check *v)
 {
@@ -703,7 +710,8 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
         int file = files_home(v->s->files, run[i].file, &at);
         const char *path = files_path(v->s->files, file, &base);
 
-        if (path)                       /* NULL for members that were unpacked into memory or a spool file */
+        /* the path is NULL for members that were unpacked into memory or a spool file */
+        if (path)
             out->run[out->n++] = (struct verify_run){ xstrdup(path), base + at, run[i].len, run[i].crc };
     }
     if (out->n)
@@ -730,7 +738,10 @@ static void name_foreign_files(const struct source *s, int threads, struct repor
     report_free(found);
 }
 
-/* Compare samples of moments and of ranks, except those of parameters that are corrupt, and all moments. */
+/*
+ * Compare the two moments: all elements, and samples of the pieces. Also compare samples of the ranks. Findings about
+ * corrupt parameters are dropped.
+ */
 static void check_moments(struct values_check *v)
 {
     const struct mismatch_opts mo = { .moments_only = true, .threads = v->o->threads };
