@@ -47,8 +47,8 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
     if (!state)
         return adam_list_at(base, g);        /* the elastic form is a list of the groups' states */
     /*
-     * torch numbers the parameters of all groups consecutively. Each group has one parameter, the flat buffer; but a
-     * group of ZeRO-3 has one for each sub-group, and g is the sub-group's number.
+     * torch numbers the parameters of all groups consecutively. Each group has one parameter, the flat buffer. In
+     * ZeRO-3 a group has one parameter for each sub-group; g is then the number of the sub-group.
      */
     if (base == pk_get(optimizer, "base_optimizer_state"))
         pk_as_int(adam_list_at(pk_get(adam_list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
@@ -122,7 +122,7 @@ static bool has_both_moments(const struct adam_file *a, const struct pk *state)
     return pt_tensor(a->pt, pk_get(state, "exp_avg"), &t) && pt_tensor(a->pt, pk_get(state, "exp_avg_sq"), &t);
 }
 
-/* Returns true if a group's settings have a step, as apex's optimizer writes them. */
+/* Returns true if the settings of any group contain a step, as written by apex's optimizer. */
 static bool any_group_steps(const struct pk *groups)
 {
     uint32_t n = 0;
@@ -135,8 +135,8 @@ static bool any_group_steps(const struct pk *groups)
 }
 
 /*
- * Report a step in a group's settings that is no number, or larger than the step of the states. DeepSpeed's FusedAdam
- * leaves the step there from which the states began.
+ * Report a step in a group's settings that is not a number, or that is larger than the step of the states. It may be
+ * smaller, because DeepSpeed's FusedAdam keeps in the settings the step at which the states began.
  */
 static void check_setting_steps(const struct adam_file *a, double state_step, struct report *r)
 {
@@ -313,7 +313,7 @@ static bool add_setting_members(const struct adam_file *a, const char *name, con
         char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
 
         /*
-         * "params" is no setting. It lists the numbers of a group's parameters, which depend on the layout of the
+         * "params" is not a setting. It lists the numbers of a group's parameters, which depend on the layout of the
          * files.
          */
         if (!key || strcmp(key, "params") != 0)
@@ -341,7 +341,7 @@ static void add_settings(const struct adam_file *a, const char *name, const stru
     report_free(ignored);
 }
 
-/* The line of a file that has the positions of parameters in the flat vectors. */
+/* The line about a file's table of the positions of parameters in the flat vectors. */
 #define MAPPINGS_LINE "param_slice_mappings of each group"
 
 char *adam_settings(const struct adam_file *a)
@@ -375,9 +375,9 @@ void adam_check_mappings(const char *settings, const char *version, const char *
 }
 
 /*
- * Returns true if a setting is the same in all pipeline stages. The groups of stages may be in another order, so their
- * weight decay and learning rate are not compared here, and paddings are those of each stage. `key` is the length of
- * its name.
+ * Returns true if a setting is the same in all pipeline stages. The groups of two stages may be in a different order,
+ * so their weight decay and learning rate are not compared here. Paddings are specific to a stage. `key` is the length
+ * of the setting's name.
  */
 static bool is_same_in_stages(const char *line, size_t key)
 {

@@ -26,8 +26,8 @@ struct adam_file {
 };
 
 /*
- * Returns the inner optimizer's state in `opt`, a dict {state, param_groups} or a list; it has one of two keys there.
- * Returns NULL if there is none.
+ * Find the inner optimizer's state in `opt`, a dict {state, param_groups} or a list, which is stored under one of two
+ * keys. Returns NULL if there is none.
  */
 const struct pk *adam_base(const struct pk *opt);
 /* Returns item i of a list or tuple, or NULL. */
@@ -39,26 +39,29 @@ struct adam_step {
     bool found, in_state, is_tensor;
     double value;
 };
-/* Returns true if `step` is a whole number from 0 on, as every optimizer's step counter is. */
+/* Returns true if `step` is a whole number of at least 0, as the step counter of every optimizer is. */
 bool adam_step_is_valid(double step);
 /*
- * Read v, a plain number or a tensor of one element in `pt`, whose record is checked. *is_tensor is set to true for a
- * tensor. Returns false if it is no number, or, after a finding "crc", if the tensor cannot be read.
+ * Read v, which is a plain number or a tensor of one element in `pt`. The record of a tensor is checked. *is_tensor is
+ * set to true for a tensor. Returns false if v is not a number. Also returns false, after a finding "crc", if the
+ * tensor cannot be read.
  */
 bool adam_read_number(struct files *files, const struct pt *pt, const struct pk *v, struct report *r, double *value,
                       bool *is_tensor);
 /*
- * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on, or
- * if the group has both moments but no step, `found` is false and an ERROR is reported. So is, with group 0, a step in
- * the settings of a group that is larger than that of the states.
+ * Returns Adam's step counter of group g (ZeRO-3: sub-group). `found` is false, and an ERROR is reported, in two cases:
+ * the stored value is not a whole number of at least 0, or the group has both moments but no step. If g is 0, an ERROR
+ * is also reported for a step in the settings of any group that is larger than the step of the states.
  */
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
 /*
- * Report an ERROR for each state of group g that is neither one of Adam's moments nor its counter, because a conversion
- * would lose this state silently.
+ * Report an ERROR for each state of group g that is neither a moment of Adam nor Adam's step counter, because a
+ * conversion would silently lose this state.
  */
 void adam_check(const struct adam_file *a, int g, struct report *r);
-/* The optimizer's groups in a file, and the number of flat vectors (groups of param_shapes) to which they belong. */
+/*
+ * The groups of the optimizer in a file, and the number of flat vectors (groups of param_shapes) that belong to them.
+ */
 struct adam_groups {
     const char *path;                   /* name of the file in findings */
     const struct pk *groups;            /* param_groups */
@@ -68,55 +71,56 @@ struct adam_groups {
 };
 /*
  * Check that every vector belongs to one group, and every state to one group. If two groups named the same state, they
- * would share its moments; a vector without a group would lose its settings. Reports ERRORs "groups". Nothing is
- * reported if there is no list of groups (the elastic form).
+ * would share the moments of this state. A vector without a group would lose its settings. Reports ERRORs "groups".
+ * Reports nothing if there is no list of groups, as in the elastic form.
  */
 void adam_check_groups(const struct adam_groups *a, struct report *r);
 /*
- * Returns true if a group with these settings must have both moments: the settings contain two betas and an epsilon, as
- * those of Adam and similar optimizers do.
+ * Returns true if a group with these settings must have both moments. This is the case if the settings contain two
+ * betas and an epsilon, like those of Adam and similar optimizers.
  */
 bool adam_is_due(const struct pk *settings);
 
 /*
- * Returns the optimizer's settings in the file as text, for a comparison of files: all ranks of a save have the same
- * settings. There is one line for each setting of the groups ("param_groups.0.lr 0.001"), of the loss scale and of
- * clipping, and for the ZeRO stage, the paddings, the step counter and DeepSpeed's version, and one if the file has
- * param_slice_mappings. The caller frees the text.
+ * Returns the optimizer's settings in the file as text. The text serves to compare files, because all ranks of a save
+ * have the same settings. There is one line for each setting of the groups ("param_groups.0.lr 0.001"), of the loss
+ * scale and of clipping, and one line each for the ZeRO stage, the paddings, the step counter and DeepSpeed's version.
+ * A file with param_slice_mappings has another line for these. The caller frees the text.
  */
 char *adam_settings(const struct adam_file *a);
 /*
- * Report a WARNING "missing_key" if a file with these settings has no param_slice_mappings, or a NOTE if `version`,
- * that of DeepSpeed, wrote none. `path` is the name of the file.
+ * Report a WARNING "missing_key" if a file with these settings has no param_slice_mappings. Report a NOTE instead if
+ * DeepSpeed did not write them in the version `version`. `path` is the name of the file.
  */
 void adam_check_mappings(const char *settings, const char *version, const char *path, struct report *r);
 /*
- * Find the first line in which two texts of adam_settings() differ, and copy the two lines to `a` and `b`. If one text
- * ends there, its line is "". Returns false if the texts are equal.
+ * Find the first line that differs between two texts of adam_settings(), and copy both versions of this line to `a` and
+ * `b`. If one text ends at this point, its line is "". Returns false if the texts are equal.
  */
 bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 /*
- * The same of two pipeline stages, as long as both list the same settings, because stages may have other groups. Only
- * settings are compared that all stages share.
+ * Compare the texts of two pipeline stages like adam_settings_differ(). Only settings that all stages share are
+ * compared, and only as long as both texts list the same settings, because stages may have different groups.
  */
 bool adam_stage_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 
-/* The code of adam_report_no_state(). verify prints such a NOTE without -v, too. */
+/* The code of the findings of adam_report_no_state(). verify prints a NOTE with this code even without -v. */
 #define ADAM_NO_STATE "no_state"
 /*
- * Report that `lacking` of n parameters of an optimizer have no state; `first` is one of them. Nothing is reported if
- * there is none. torch lists frozen parameters in groups and writes no states for them, so this is a NOTE. It is a
- * WARNING if no parameter has a state, or if the states may be among bytes of the files that no entry uses (`spare`).
+ * Report that `lacking` of n parameters of an optimizer have no state. `first` is one of these parameters. Nothing is
+ * reported if `lacking` is 0. The finding is a NOTE, because torch lists frozen parameters in groups and writes no
+ * states for them. It is a WARNING if no parameter has a state, or if some bytes of the files belong to no entry
+ * (`spare`), because these bytes may be the lost states.
  */
 void adam_report_no_state(struct report *r, const char *path, const char *first, int lacking, int n, bool spare);
 /*
- * Returns how many of n dicts of states are missing or empty. *first receives the index of the first of them, and stays
- * as it is if there is none.
+ * Returns the number of missing or empty dicts among the n dicts of states. *first receives the index of the first such
+ * dict, and is unchanged if there is none.
  */
 int adam_count_stateless(const struct pk *const *state, int n, int *first);
 /*
- * Report an ERROR "step" once for each file in which a state has both moments of Adam, but neither it nor one of the
- * `groups` of the optimizer, a list of their settings, has a step. `path` is the name of the file.
+ * Report an ERROR "step" once for each file in which a state has both moments of Adam but no step, if the optimizer's
+ * groups have no step either. `groups` is the list of the groups' settings. `path` is the name of the file.
  */
 void adam_check_step_there(const struct pk *state, const struct pk *groups, const char *path, struct report *r);
 

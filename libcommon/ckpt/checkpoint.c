@@ -11,7 +11,7 @@
 
 const enum state trained_states[TRAINED_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* Close the source. Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
+/* Close the source. Tables, names and tensor maps are freed with the arena; handles and files are closed one by one. */
 void source_close(struct source *s)
 {
     bool closed_optimizer = false;
@@ -114,8 +114,8 @@ void source_add_buffers(struct source *s)
 
 /*
  * Find a name in the table *t, which maps the names of the n members of an array to their indices. Members that were
- * appended after the table was made are added to it. If a result is wrong because the array was sorted, the table is
- * made again.
+ * appended after the table was made are first added to the table. If a result is wrong because the array was sorted
+ * since then, the table is made again.
  */
 static int find_source_name(const struct source *s, struct names **t, int n,
                             const char *(*name_at)(const struct source *, int), const char *name)

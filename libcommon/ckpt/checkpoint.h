@@ -28,7 +28,7 @@ struct source_item {
     uint64_t at, len;
 };
 
-/* A tensor or value in the files that cannot be read, so that it is not part of the source. */
+/* A tensor or value in the files that is not part of the source, because it cannot be read. */
 struct source_unread {
     const char *name;           /* name in the files */
     const char *why;            /* the reason, such as "a sparse tensor: save it after .to_dense()" */
@@ -39,30 +39,31 @@ struct layout;
 struct optim_groups;
 struct source;
 /*
- * A function that reads the optimizer's groups from the layout's own tables, for optim_groups_read(). *out is all 0
- * before the call, and stays so if the source does not define groups. Returns -1 with ERR_DATA if the tables are not
- * valid.
+ * Reads the optimizer's groups from the layout's own tables, for optim_groups_read(). *out is all 0 before the call,
+ * and stays so if the source does not define groups. Returns -1 with ERR_DATA if the tables are not valid.
  */
 typedef int source_read_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 
 struct source {
     const struct layout *layout;        /* opaque outside of libcommon/ckpt and libcommon/layout; see source_facts.h */
-    char *path;  /* path of the tag folder (or archive) that was opened; a file `latest` has been followed */
+    char *path;  /* path of the tag folder or archive that was opened, after following a file `latest` */
     char *tag;                  /* the last component of `path` */
-    const char *left_behind;    /* files that belong to the checkpoint and that no conversion writes, for a message;
+    const char *left_behind;    /* for a message: the files that belong to the checkpoint but that no conversion writes;
                                  * NULL if there are none */
     struct files *files;
     struct arena *arena;
-    struct topology topo;  /* topology of the shards; for a universal form, as in the mp_rank files, 0 if unknown */
+    struct topology topo;  /* topology of the shards; a universal form has that of its mp_rank files; 0 if unknown */
     struct model_config config;
     struct run_state run;
     bool tied_embedding;        /* the last pipeline stage holds a second copy of the embedding */
     /*
-     * The optimizer shards are those of ZeRO-1/2, not of BF16_Optimizer. For a universal form: it was made from such
+     * The optimizer shards are those of ZeRO-1/2, not those of BF16_Optimizer. A universal form was made from such
      * shards.
      */
     bool zero_stage_1;
-    /* ZeRO stage (1, 2 or 3) of a run without pipeline, also if a universal form was made from it; otherwise 0 */
+    /*
+     * ZeRO stage (1, 2 or 3) of a run without pipeline, or of the run from which a universal form was made; otherwise 0
+     */
     int zero_stage;
     enum dtype weights;         /* if zero_stage is not 0: the type that the run computes with */
     int n_files;
@@ -74,9 +75,9 @@ struct source {
      * The parameters in the order embedding, layers, final LayerNorm; within each of these, in natural order of names.
      */
     struct param *param;
-    /* If the layout stores entries (dcp): all entries in their order, for writing them again. */
+    /* all entries in their order, if the layout stores entries (dcp); they are needed to write the entries again */
     const struct dcp_table *dcp;
-    /* number of prefixes in `model`, if several prefixes of names may be those of the model; otherwise 0 */
+    /* number of prefixes in `model`, if several prefixes of names may be that of the model; otherwise 0 */
     int n_models;
     const char **model;
     const struct optim_groups *groups;  /* the optimizer's groups (optim_groups.h); if NULL, read_groups reads them */
@@ -92,11 +93,12 @@ struct source {
     /* Open handles of containers inside files. Trees refer to them; they are closed with the source. */
     struct pt **held;
     /*
-     * A config.json of the same model, made of the settings in the file `config_of`, if the layout has settings of
-     * another form; NULL otherwise. The model's class in Transformers has the parameters under their names.
+     * A config.json of the same model, made from the settings in the file `config_of`. The parameters have the names
+     * that the model's class in Transformers uses. NULL if the layout has no settings in another form.
      */
     const char *config_json, *config_of;
-    const char *config_lacks;           /* what of those settings config_json does not express; NULL: nothing */
+    /* the part of those settings that config_json does not express; NULL: config_json expresses all of them */
+    const char *config_lacks;
     bool weights_only;          /* opened with source_opts.no_optimizer */
     bool accept_mismatch;       /* opened with source_opts.accept_mismatch */
     /* Tables for source_param() and source_file(), in the arena. If NULL, these functions search linearly. */
@@ -107,27 +109,28 @@ struct source_names {
     struct names *param, *file, *value, *stack, *spelled;  /* each table is made by the first search that needs it */
 };
 
-/* Where something cannot be read, for the message: a file and a byte offset, or NULL and ERR_NO_BYTE. */
+/* The place in the files that cannot be read, for a message: a file and a byte offset, or NULL and ERR_NO_BYTE. */
 struct source_spot {
     const char *file;
     uint64_t at;
 };
 /*
- * Record in s->unread that `name` cannot be read, and report it. The severity depends on o->skip_unreadable. The
+ * Record in s->unread that `name` cannot be read, and add a finding whose severity depends on o->skip_unreadable. The
  * strings are copied.
  */
 void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
                        const char *name, const char *why);
-/* Remove Adam's moments from all parameters, for a result without optimizer. Masters and weights stay. */
+/* Remove Adam's moments from all parameters, for a result without optimizer. Masters and weights are kept. */
 void source_drop_moments(struct source *s);
 /*
- * Append the model's buffers to the parameters, for forms that store both in the same way. Each buffer gets one state:
- * STATE_BF16 if its elements have 16 bits, otherwise STATE_FP32, regardless of its type. Must be called at most once.
+ * Append the buffers of the model to the parameters, for forms that store both in the same way. Each buffer gets one
+ * state, regardless of its type: STATE_BF16 if its elements have 16 bits, otherwise STATE_FP32. Must be called at most
+ * once.
  */
 void source_add_buffers(struct source *s);
 /*
- * The pointer file that Megatron-LM writes next to its checkpoint folders. It contains the number of the last one (such
- * as 5 for iter_0000005), or "release".
+ * The pointer file that Megatron-LM writes next to its checkpoint folders. It contains the number of the last folder
+ * (such as 5 for iter_0000005), or "release".
  */
 #define LATEST_ITERATION "latest_checkpointed_iteration.txt"
 

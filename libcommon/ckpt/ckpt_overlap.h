@@ -8,8 +8,8 @@ struct report;
 struct source;
 
 /*
- * Report an ERROR "overlap" for each piece of a tensor that shares bytes of a file with another piece. Only the first
- * 16 are reported one by one; the number of the others is reported in one line. Pickled models are not checked.
+ * Report an ERROR "overlap" for each piece of a tensor that shares bytes of a file with another piece. The first 16
+ * errors are reported one by one; one more line has the number of the others. Pickled models are not checked.
  */
 void source_overlap(const struct source *s, struct report *r);
 

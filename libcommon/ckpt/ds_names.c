@@ -69,7 +69,7 @@ static bool parse_expert_optim(const char *s, struct ds_name *n)
            parse_name_number(&s, &n->mp) && strcmp(s, "_optim_states.pt") == 0;
 }
 
-/* The forms of names of one kind each. DS_ZERO and DS_ZERO3 have one parser, which sets the kind. */
+/* The parsers for names of a single kind. DS_ZERO and DS_ZERO3 have a common parser, which sets the kind. */
 static const struct {
     bool (*parse)(const char *s, struct ds_name *n);
     enum ds_kind kind;
@@ -95,8 +95,8 @@ struct ds_name ds_name_parse(const char *name)
 }
 
 /*
- * Get the name under which the file `pt` was saved, in *name and parsed in *n. Returns true if it is the name of a
- * checkpoint file. The caller frees *name.
+ * Get the name under which the file `pt` was saved. *name receives the text, and *n the parsed name. Returns true if it
+ * is the name of a checkpoint file. The caller frees *name.
  */
 static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
 {

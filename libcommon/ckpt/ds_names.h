@@ -18,8 +18,8 @@
 #include "libcommon/format/pt.h"
 
 /*
- * Maximum number of ranks, or of a product of numbers of ranks. It is far above any cluster, but so low that tables of
- * this length fit in memory.
+ * Maximum number of ranks, or of a product of numbers of ranks. It is far above any real cluster, but so small that
+ * tables of this length fit in memory.
  */
 enum { DS_RANK_MAX = 1 << 20 };
 
@@ -27,25 +27,28 @@ enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_EXPERT, DS_EXPER
 
 struct ds_name {
     enum ds_kind kind;
-    int layer;                  /* set for DS_LAYER; for DS_EXPERT the number among the layers that have experts */
+    /* set for DS_LAYER; for DS_EXPERT the number of the layer among those that have experts */
+    int layer;
     int tp;                     /* set for DS_LAYER */
     int mp;                     /* set for all kinds but DS_LAYER */
     int dp;                     /* set for DS_ZERO, DS_ZERO3 */
-    int expert;                 /* set for DS_EXPERT: number of the expert; DS_EXPERT_OPTIM: expert-parallel rank */
+    /* set for DS_EXPERT: number of the expert; set for DS_EXPERT_OPTIM: expert-parallel rank */
+    int expert;
     bool bf16;                  /* DS_ZERO: the name has the prefix bf16_ */
     bool joined;                /* DS_ZERO: the name has the old form "...mp_rank_00optim_states.pt" */
 };
 /*
- * Parse a file name. Numbers are parsed as integers. If a number is out of range, or the name is none of DeepSpeed's,
- * the kind is DS_OTHER.
+ * Parse a file name. Numbers are parsed as integers. The kind is DS_OTHER if a number is out of range, or if DeepSpeed
+ * does not use names of this form.
  */
 struct ds_name ds_name_parse(const char *name);
 /* Returns true if a file with this name shows that a folder is a tag folder of DeepSpeed. */
 bool ds_name_marks(const char *name);
 /*
- * Compare a file's name with the name stored in the file. torch.save() stores the file's name as the name of the folder
- * inside the archive, and neither a copy nor a rename of the file changes it. Reports "other_rank" with the given
- * severity if the stored name is that of another checkpoint file than `is`, the file's present name.
+ * Compare a file's present name with the name stored in the file. torch.save() stores the file's name as the name of
+ * the folder inside the archive, and neither copying nor renaming the file changes the stored name. Reports
+ * "other_rank" with the given severity if the stored name is that of a different checkpoint file than `is`, the present
+ * name.
  */
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
                    struct report *r);

@@ -57,7 +57,7 @@ static void report_empty(const struct source *s, const struct param *p, const st
                    "has no elements, which no parameter of the model in the training arguments lacks");
 }
 
-/* Returns a table of the parameters that have elements, by their names without numbers. */
+/* Returns a table of the parameters that have elements. Its keys are the names without numbers. */
 static struct names *list_filled_params(const struct source *s, struct arena *a)
 {
     struct names *filled = names_new(a);

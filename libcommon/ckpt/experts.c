@@ -45,7 +45,7 @@ static bool array_has(const json_t *array, int layer)
 /* What config.json states about a layer. */
 enum layer_kind { LAYER_UNKNOWN, LAYER_DENSE, LAYER_EXPERTS };
 
-/* Returns what config.json states about the layer; *key is the key that states it, or "model_type". */
+/* Returns the kind of the layer that config.json states. *key is set to the key that states it, or to "model_type". */
 static enum layer_kind stated_kind(const json_t *config, int layer, const char **key)
 {
     const char *model = json_string_value(json_object_get(config, "model_type"));
@@ -105,7 +105,8 @@ struct experts_check {
     struct report *r;
     int n;
     struct expert_tensor *tensor;
-    bool *has_tensor, *has_expert;      /* [LAYERS_MAX]: whether the layer has a tensor, and one of an expert */
+    /* [LAYERS_MAX]: whether the layer has a tensor, and whether it has a tensor of an expert */
+    bool *has_tensor, *has_expert;
 };
 
 /* Returns the part of the name after its component "experts" and a dot, or NULL if it has no such component. */
@@ -163,7 +164,10 @@ static bool has_same_layer(const struct expert_tensor *x, const struct expert_te
     return x->before == y->before && strncmp(x->name, y->name, (size_t)x->before) == 0;
 }
 
-/* Check the n tensors of one kind in one layer, in the order of their experts, which must be 0 to n_experts - 1. */
+/*
+ * Check the n tensors of one kind in one layer. They are sorted by expert, and their experts must be 0 to n_experts -
+ * 1.
+ */
 static void check_experts_of_kind(const struct experts_check *c, const struct expert_tensor *t, int n, int n_experts)
 {
     int missing = -1, n_found = 0;
@@ -242,7 +246,7 @@ static void check_layers_with_experts(const struct experts_check *c)
     }
 }
 
-/* Check that a token is not sent to more experts than a layer has. */
+/* Check that config.json does not send a token to more experts than a layer has. */
 static void check_experts_of_token(const struct experts_check *c)
 {
     const int64_t n = config_int(c->config, "num_experts_per_tok", 0);
@@ -254,8 +258,8 @@ static void check_experts_of_token(const struct experts_check *c)
 }
 
 /*
- * Check that the numbers of layers and experts in a name are plain decimal numbers. Transformers computes the names, so
- * it does not find "experts.03".
+ * Check that the numbers of layers and experts in a name are plain decimal numbers. Transformers computes the names
+ * from numbers, so it does not find a name such as "experts.03".
  */
 static void check_plain_numbers(const struct experts_check *c, const char *name)
 {

@@ -16,8 +16,8 @@
 struct source;
 
 /*
- * Returns the number of experts of a layer that config.json states: num_local_experts, num_experts, n_routed_experts or
- * moe_num_experts. Returns -1 if it states none.
+ * Returns the number of experts per layer that config.json states as num_local_experts, num_experts, n_routed_experts
+ * or moe_num_experts. Returns -1 if it states none.
  */
 int64_t experts_count_stated(const json_t *config);
 /* Returns 1 if the layer has experts according to config.json, 0 if it has none, and -1 if this is not known. */

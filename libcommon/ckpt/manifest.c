@@ -79,7 +79,7 @@ int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *
     return 0;
 }
 
-/* ---- CRC of a whole file: read, or combined from the CRCs of plan items ---- */
+/* ---- CRC of a whole file, computed from bytes that are read and from CRCs of plan items ---- */
 
 int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 {
@@ -98,8 +98,8 @@ int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 /* ---- reading ---- */
 
 /*
- * Returns the manifest, after its own CRC was checked. Returns NULL if there is no manifest, or if it is damaged, which
- * is reported.
+ * Returns the manifest after checking its own CRC. Returns NULL if there is no manifest. Also returns NULL, after
+ * reporting the damage, if it is damaged.
  */
 static json_t *load_json(const struct source *s, struct report *r, struct err *e)
 {
@@ -174,8 +174,8 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
 }
 
 /*
- * Compare the manifest's digest of a tensor with the CRCs of its records. This detects at once that a file was
- * exchanged. Other damage is detected when the bytes are read.
+ * Compare the manifest's digest of a tensor with the CRCs of the tensor's records. This detects exchanged files at
+ * once. Other damage is detected when the bytes are read.
  */
 static void check_param_digest(const struct source *s, struct param *p, int st, struct report *r)
 {
@@ -207,7 +207,7 @@ void manifest_give_crcs(const struct source *s)
                 give_crc(s, &s->param[i], st);
 }
 
-/* Returns true if `shape` is absent or has as many elements in each dimension as the parameter. */
+/* Returns true if `shape` is absent or equals the parameter's shape. */
 static bool is_listed_shape(const json_t *shape, const struct param *p)
 {
     if (shape && json_array_size(shape) != (size_t)p->ndim)
@@ -249,10 +249,10 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 }
 
 /*
- * Returns true if the manifest must list the state. It need not list second names of tied weights, integers in
- * manifests of earlier releases for the layout dcp, and tensors without elements in the HDF5 forms. If an edit made the
- * list (`edited`), it may leave out 16-bit weights, as edits of earlier releases did, and any tensor of a model folder:
- * there the list has the tensors whose digests were known, and the CRCs of the files cover the others.
+ * Returns true if the manifest must list the state. Second names of tied weights need not be listed. Nor do integers
+ * for the layout dcp in manifests of earlier releases, and tensors without elements in the HDF5 forms. A list made by
+ * an edit (`edited`) may omit 16-bit weights, as lists of earlier releases did. It may also omit any tensor of a model
+ * folder, because it lists only the tensors whose digests were known, and the CRCs of the files cover the others.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st, bool edited)
 {
@@ -263,8 +263,8 @@ static bool is_listed_state(const struct source *s, const struct param *p, int s
 }
 
 /*
- * Returns true if a manifest that was written for this layout describes the source. The layouts of entries are one in
- * this respect: it is determined later which of them a folder has.
+ * Returns true if a manifest that was written for `layout` describes the source. All layouts of entries are accepted
+ * for each other, because it is determined only later which of them a folder has.
  */
 static bool is_own_layout(const struct source *s, const char *layout)
 {
@@ -356,7 +356,9 @@ static int find_first_file_run(const struct manifest_run *run, int n_runs, int f
     return i;
 }
 
-/* Compute the CRC of a whole file: the CRCs of known runs are combined, and only the bytes between them are read. */
+/*
+ * Compute the CRC of a whole file. The CRCs of known runs are combined, and only the bytes between the runs are read.
+ */
 static int sum_file(struct file_sum *x, const struct manifest_run *run, int n_runs, struct err *e)
 {
     uint64_t size = files_size(x->files, x->file), at = 0;
@@ -377,9 +379,9 @@ struct manifest_known {
 };
 
 /*
- * Returns true if the source was opened without its optimizer, and if more bytes of the file were not read than headers
- * and pickles can have. This is then a file of the optimizer. It is not checked, because reading it would take as long
- * as converting the optimizer.
+ * Returns true if a file is one of the optimizer and the source was opened without its optimizer. Such a file is
+ * recognised by its number of unread bytes, which is larger than headers and pickles can be. The file is not checked,
+ * because reading it would take as long as converting the optimizer.
  */
 static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
 {
@@ -410,7 +412,7 @@ static int find_archive_member_file(const struct source *s, const char *name)
 }
 
 /*
- * Returns the index in s->files of a file that the manifest lists, but that does not belong to the layout. Returns -1
+ * Returns the index in s->files of a file that is listed in the manifest but does not belong to the layout. Returns -1
  * if there is no such file.
  */
 static int find_non_layout_file(struct source *s, const char *name)
@@ -458,8 +460,8 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
     x.file = f ? f->file : find_non_layout_file(s, name);
     if (x.file < 0) {
         /*
-         * If only the weights are read, the layout reports a tensor that is missing. A lost file of tensors may hold
-         * only states that are not needed.
+         * If only the weights are read, a lost file of tensors may hold only states that are not needed. The layout
+         * itself reports a tensor that is missing.
          */
         report_add(r, s->weights_only && may_hold_tensors(name) ? SEV_WARNING : SEV_ERROR, "file_missing", name,
                    ERR_NO_BYTE, NULL, "is missing, but the manifest lists it");
@@ -512,7 +514,7 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
 int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    /* not reported again: manifest_load() has reported these findings when the source was opened */
+    /* these findings are not reported again, because manifest_load() has reported them when the source was opened */
     struct report *earlier = report_new();
     json_t *o = load_json(s, earlier, e), *t;
     const json_t *list = json_object_get(o, "files");
@@ -537,7 +539,7 @@ bool manifest_is_ours(const char *dir)
 {
     char *path = path_join(dir, MANIFEST_NAME), head[64] = "";
     struct stat st;
-    /* Only regular files are opened, because opening a pipe would wait for its writer. */
+    /* Only regular files are opened. Opening a pipe would block until a writer opens it. */
     FILE *f = lstat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
 
     if (f) {

@@ -39,7 +39,9 @@ struct manifest_names {
 MUST_CHECK int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *e);
 void manifest_free_names(struct manifest_names *l);
 
-/* The CRC of a whole file while it is being computed. Some ranges are read; of others the CRC is known already. */
+/*
+ * The CRC of a whole file while it is being computed. Some ranges are read; the CRCs of other ranges are already known.
+ */
 enum { FILE_SUM_BUFFER = 1 << 20 };
 struct file_sum {
     struct files *files;
@@ -51,16 +53,16 @@ struct file_sum {
 MUST_CHECK int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e);
 
 /*
- * Read the source's manifest.json, and set the digest of every state that it lists. Returns 0 also if there is no
- * manifest; has_digest then stays false. If the manifest is damaged, reports an ERROR "manifest". If weights_only is
+ * Read the source's manifest.json, and set the digest of every state that it lists. If there is no manifest, has_digest
+ * stays false, and the call returns 0. If the manifest is damaged, reports an ERROR "manifest". If weights_only is
  * true, the source has no optimizer states, and their entries are skipped.
  */
 MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e);
 
 /*
- * Set the CRC of records that have none: if a tensor is one whole record of a file without checksums (HDF5), its digest
- * becomes the CRC of the record. A plan that reads the record then checks it, no matter how it converts the elements.
- * Must be called after manifest_load(), before a result is made from the source.
+ * Set the CRC of records that have none. If a tensor is one whole record of a file without checksums (HDF5), the
+ * tensor's digest becomes the CRC of the record. Each plan that reads the record then checks this CRC, regardless of
+ * how the plan converts the elements. Must be called after manifest_load(), before a result is made from the source.
  */
 void manifest_give_crcs(const struct source *s);
 
@@ -72,8 +74,8 @@ void manifest_give_crcs(const struct source *s);
 json_t *manifest_crcs(const struct source *s, struct err *e);
 
 /*
- * Returns an object with the manifest's entries of "files" by name, or NULL if there is no valid manifest. The caller
- * releases it with json_decref().
+ * Returns the "files" entries of the manifest as an object with file names as keys, or NULL if there is no valid
+ * manifest. The caller releases the object with json_decref().
  */
 json_t *manifest_files(const struct source *s);
 /*
@@ -82,8 +84,8 @@ json_t *manifest_files(const struct source *s);
  */
 bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc);
 /*
- * Get the digest of a tensor's state from the source's manifest, which is read again for this. Returns false if the
- * state is not listed.
+ * Get the digest of a tensor's state from the source's manifest. The call reads the manifest again. Returns false if
+ * the state is not listed.
  */
 bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc);
 
@@ -102,7 +104,10 @@ struct manifest_run {
 MUST_CHECK int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
                               struct report *r, struct err *e);
 
-/* Returns true if this program wrote the folder's manifest, which may be damaged. Only its first bytes are checked. */
+/*
+ * Returns true if this program wrote the folder's manifest. The manifest may be damaged, because only its first bytes
+ * are checked.
+ */
 bool manifest_is_ours(const char *dir);
 /* Returns true if the folder's manifest lists the file `name` with the size and the CRC that the file has now. */
 bool manifest_holds(const char *dir, const char *name);

@@ -26,8 +26,8 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
 }
 
 /*
- * Split the slices of a gated MLP's weight. Each slice consists of gate rows, followed by up rows. In the resulting map
- * the gate rows of all slices come first, then the up rows of all slices.
+ * Split the slices of the weight of a gated MLP. Each slice consists of gate rows, followed by up rows. The resulting
+ * map first has the gate rows of all slices, and then the up rows of all slices.
  */
 static void cut_halves(struct arena *a, struct tmap *m)
 {

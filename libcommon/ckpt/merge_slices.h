@@ -18,9 +18,9 @@ struct tmap;
  */
 bool merge_shape(struct param *p, int tp, const char *path, struct report *r);
 /*
- * Complete the map m of one state of p, whose m->slice has one slice for each tensor-parallel rank. `moments` is true
- * if the state is one of Adam's moments. This matters for a parameter that is the sum of the ranks' parts: the gradient
- * is the same for each part, so the ranks hold copies of one moment, which must not be added.
+ * Complete the map m of one state of p. m->slice must have one slice for each tensor-parallel rank. `moments` is true
+ * if the state is one of Adam's moments. It matters for a parameter that is the sum of the ranks' parts. The gradient
+ * is the same for each part, so the ranks hold copies of one moment, and these must not be added.
  */
 void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap *m);
 

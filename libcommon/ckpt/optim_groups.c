@@ -121,7 +121,10 @@ static bool is_no_number(const struct pk *v)
     return v->type == PK_NONE || v->type == PK_STR || v->type == PK_BYTES || v->type == PK_DICT || pk_items(v, &n);
 }
 
-/* Report a setting that must be a finite number of 0 or more. Optimizers other than Adam have more forms of it. */
+/*
+ * Report a setting that is not a finite number of at least 0. Optimizers other than Adam may store the setting in other
+ * forms.
+ */
 static void check_number(const struct checked_group *c, const char *name, bool needed)
 {
     const struct pk *v = pk_get(c->settings, name);
@@ -140,7 +143,7 @@ static void check_number(const struct checked_group *c, const char *name, bool n
     strbuf_free(&text);
 }
 
-/* Report betas that are not numbers of 0 or more and less than 1. Adam has two. */
+/* Report betas that are not numbers in [0, 1). Adam needs two betas. */
 static void check_betas(const struct checked_group *c)
 {
     const struct pk *betas = pk_get(c->settings, "betas");
@@ -166,8 +169,8 @@ static void check_betas(const struct checked_group *c)
 }
 
 /*
- * Returns true if at least two of Adam's settings are there, so that one that is absent was lost. Elastic checkpoints
- * of DeepSpeed and forms that were made from them have none.
+ * Returns true if at least two of Adam's settings are present. An absent setting was then lost. Elastic checkpoints of
+ * DeepSpeed, and forms made from them, have none of these settings.
  */
 static bool has_settings_of_adam(const struct pk *settings)
 {
@@ -179,7 +182,10 @@ static bool has_settings_of_adam(const struct pk *settings)
     return n >= 2;
 }
 
-/* Returns true if the parameters of group g have both moments of Adam; `all`: those of all groups have no others. */
+/*
+ * Returns true if a parameter of group g has both moments of Adam. If the parameters of the group are unknown, returns
+ * `all`, which is true if Adam's moments are the only states of the optimizer.
+ */
 static bool is_adams(const struct source *s, int g, bool all)
 {
     const bool listed = s->groups && s->groups->how != OPTIM_GROUPS_UNLISTED;
@@ -194,7 +200,7 @@ static bool is_adams(const struct source *s, int g, bool all)
     return group && group->n ? both : all;
 }
 
-/* Returns true if the optimizer has Adam's moments alone: no parameter has only one of them, or another state. */
+/* Returns true if Adam's moments are the only states of the optimizer, and no parameter has only one of the two. */
 static bool has_adam_alone(const struct source *s)
 {
     bool any = false;
@@ -209,7 +215,10 @@ static bool has_adam_alone(const struct source *s)
     return any && !s->run.more_states;
 }
 
-/* Report a loss scale that is not larger than 0 and finite. v is its value, in the file pt; NULL is none. */
+/*
+ * Report a loss scale that is not larger than 0 and finite. v is its value in the file pt; NULL if there is no loss
+ * scale.
+ */
 static void check_scale(const struct source *s, const char *name, const struct pk *v, const struct pt *pt,
                         struct report *r)
 {
@@ -245,7 +254,7 @@ static void check_scaler_value(const struct source *s, const struct source_value
         check_scale(s, v->name, member ? member : v->tree, v->pt, r);
 }
 
-/* Check the loss scale of the optimizer's dict or, in layouts without one, of the values. */
+/* Check the loss scale in the optimizer's dict or, if the layout has no such dict, in the values. */
 static void check_loss_scale(const struct source *s, struct report *r)
 {
     static const char *const names[] = { "scaler", "scaler.scale", "scaler.cur_scale", "MixedPrecision" };
@@ -292,7 +301,7 @@ void optim_groups_check_step_there(const struct source *s, struct report *r)
                    "has moments of Adam, but no step of the optimizer");
 }
 
-/* Returns true if the source has Adam's second moments, and states max_exp_avg_sq of none of them. */
+/* Returns true if the source has Adam's second moments but no state max_exp_avg_sq. */
 static bool lacks_max_squares(const struct source *s)
 {
     bool moments = false;

@@ -17,21 +17,24 @@ struct arena;
 struct names;
 struct report;
 struct source;
-/* Megatron-LM's own folders have no dict of an optimizer; the settings of its groups are a value of this name. */
+/*
+ * The name of the value that has the settings of the optimizer's groups in Megatron-LM's own folders. These folders
+ * have no dict of an optimizer.
+ */
 #define MEGATRON_GROUPS "optimizer.groups"
 
 struct optim_group {
     /*
-     * The settings of the group, a dict with the keys lr, betas, and so on. NULL if they are unknown. The key "params"
-     * is ignored; only the layout itself uses it.
+     * The settings of the group, a dict with keys such as lr and betas. NULL if the settings are unknown. The key
+     * "params" is ignored here; only the layout itself uses it.
      */
     const struct pk *settings;
     int n;
     const char **param;                 /* [n]: names of parameters in s->param */
 };
 /*
- * How it was determined which parameters belong to a group. In a group, the parameters have the order in which the run
- * listed them, if this is known, otherwise that of the model.
+ * How the parameters of a group were determined. The parameters of a group have the order in which the run listed them
+ * or, if this is not known, the order of the model.
  */
 enum optim_groups_how {
     OPTIM_GROUPS_LISTED,                /* the files list the parameters of each group */
@@ -50,14 +53,14 @@ struct optim_groups {
 
 /*
  * Check that the optimizer has only master weights and Adam's moments, because no other layout can store further
- * states. Returns -1 with ERR_DATA if it has; the error names the further states, and the results that can be made
- * without them.
+ * states. Returns -1 with ERR_DATA if there are further states. The error names them, and lists the results that can be
+ * made without them.
  */
 MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
 /*
- * Read the groups and their parameters into *out, allocated in the arena. out->n is 0 if the source does not define
- * groups, or does not define their parameters. Returns -1 with ERR_DATA if the source's tables contradict each other,
- * or list a parameter that the source does not have.
+ * Read the groups and their parameters into *out. The memory is allocated in the arena. out->n is 0 if the source does
+ * not define groups or does not define their parameters. Returns -1 with ERR_DATA if the source's tables contradict
+ * each other, or list a parameter that the source does not have.
  */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /*
@@ -76,20 +79,21 @@ bool optim_settings_number(const struct pk *settings, const char *name, double *
  */
 bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2);
 /*
- * Report a finding "groups" (ERROR, or WARNING with accept_mismatch) for each group whose learning rate, weight decay,
- * eps or momentum is negative, not finite or a string, or one of whose betas is not in [0, 1): no optimizer of torch
- * accepts these. A group whose parameters have both moments of Adam needs a learning rate, weight decay, eps and two
- * betas, all numbers. Also report a loss scale that is not finite or not larger than 0, with the code "optimizer".
+ * Report a finding "groups" (ERROR, or WARNING with accept_mismatch) for each group with an invalid setting, because no
+ * optimizer of torch accepts it. Learning rate, weight decay, eps and momentum must not be negative, not finite or a
+ * string. Betas must be in [0, 1). A group whose parameters have both moments of Adam must have a learning rate, a
+ * weight decay, an eps and two betas, all numbers. Also report, with the code "optimizer", a loss scale that is not
+ * finite or not larger than 0.
  */
 void optim_groups_check_settings(const struct source *s, struct report *r);
 /*
  * Report a finding "groups" (as above) if the settings of a group have amsgrad and there are second moments, but no
- * state max_exp_avg_sq at all.
+ * state max_exp_avg_sq.
  */
 void optim_groups_check_amsgrad(const struct source *s, struct report *r);
 /*
- * Report an ERROR "step" if the parameters have both moments of Adam, and no other states, but neither they nor the
- * groups have a step.
+ * Report an ERROR "step" if the parameters have both moments of Adam and no other states, and neither the parameters
+ * nor the groups have a step.
  */
 void optim_groups_check_step_there(const struct source *s, struct report *r);
 /* Report a WARNING if several groups were made by OPTIM_GROUPS_BY_RULE, because the run may have used another rule. */
@@ -99,19 +103,19 @@ void optim_groups_report_rule(const struct source *s, const struct optim_groups 
 
 /*
  * Returns n groups (2 or 3) with all parameters of the source, as Megatron makes them for a new run. The last group has
- * the parameters without weight decay (vectors). The others have the matrices: with 3 groups, the first has the first
- * half of them. The groups have no settings.
+ * the vectors, which are the parameters without weight decay. The other groups have the matrices; if n is 3, the first
+ * group has the first half of the matrices. The groups have no settings.
  */
 struct optim_groups *optim_groups_by_decay(const struct source *s, int n);
 
 /*
- * Returns an array with a copy of the settings of each group in `list`, the run's list of groups, without the key
- * "params". *n receives the number of groups.
+ * Returns an array with a copy of the settings of each group in `list`, which is the run's list of groups. The copies
+ * do not have the key "params". *n receives the number of groups.
  */
 struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n);
 /*
- * Returns the group in `out` that has these settings. If there is none, a group is added, for which `out` must have
- * room. `known` maps the settings of existing groups, as text, to their indices.
+ * Returns the group in `out` that has these settings. If there is none, adds a group; `out` must have room for it.
+ * `known` maps the settings of existing groups, as text, to the indices of the groups.
  */
 struct optim_group *optim_groups_of_settings(const struct source *s, struct arena *a, struct names *known,
                                              const struct pk *settings, struct optim_groups *out);

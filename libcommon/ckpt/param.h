@@ -23,7 +23,7 @@ struct tmap;
 extern const enum state trained_states[TRAINED_STATES];
 
 /*
- * The use of a parameter as a scale of quantised weights. Scales are finite and not negative. SCALE_OF_BLOCKS_U8:
+ * How a parameter is used as a scale of quantised weights. Scales are finite and not negative. SCALE_OF_BLOCKS_U8:
  * powers of two (E8M0) in a tensor of type u8. SCALE_OF_SCALES: one factor of all scales, which is not 0.
  */
 enum scale_use { SCALE_NONE, SCALE_OF_BLOCKS, SCALE_OF_BLOCKS_U8, SCALE_OF_SCALES };
@@ -38,8 +38,9 @@ struct param {
     int group;                  /* optimizer group in that stage; -1 if unknown */
     struct tmap *state[STATE_N];        /* map of each state; NULL if the checkpoint does not hold the state */
     /*
-     * Weights that the files store in addition to fp32 master weights from which they were rounded, or the reverse: an
-     * optimizer's own copy of fp32 weights. Used only for a comparison. NULL if there are none.
+     * A second copy of the weights, used only for a comparison. It is either weights that the files store in addition
+     * to the fp32 master weights from which they were rounded, or an optimizer's own copy of fp32 weights. NULL if
+     * there is none.
      */
     struct tmap *copy;
     /* the copy of a tied parameter's state in the last pipeline stage; NULL if there is none */
@@ -49,7 +50,8 @@ struct param {
     /* [st]: the name under which the files store the state, if it differs from the member `name`; otherwise NULL */
     const char *spelled[STATE_N];
     enum scale_use scale;
-    const char *shared_with;    /* if this is the second name of a tied weight: the first name; otherwise NULL */
+    /* the first name, if this parameter is the second name of a tied weight; otherwise NULL */
+    const char *shared_with;
 };
 
 /*
@@ -63,11 +65,11 @@ struct source_value {
     const struct pk *tree;      /* a plain value; NULL for a tensor */
     const struct pt *pt;        /* open file that holds the tensors in `tree`; NULL if it contains none */
     bool buffer;                /* this tensor is a buffer of the model, stored with its weights */
-    /* if this tensor is an optimizer's own copy of fp32 weights: the weights; otherwise NULL */
+    /* the weights, if this tensor is an optimizer's own copy of fp32 weights; otherwise NULL */
     const struct tmap *weights;
 };
 
-/* A tensor in the files that is a stack: each row is one state of one parameter. */
+/* A tensor in the files that is a stack. Each of its rows is one state of one parameter. */
 struct source_stack {
     struct source_value whole;  /* the stacked tensor, under its name in the files */
     enum state state;
@@ -75,16 +77,16 @@ struct source_stack {
     const int *row;
 };
 
-/* Returns the type as which the elements of a scale are read; `stored` is their type in the files. */
+/* Returns the type to be used when the elements of a scale are read. `stored` is their type in the files. */
 enum dtype param_scale_type(const struct param *p, enum dtype stored);
 /*
- * If the files store one state of the parameter under p->name and others under other names, returns the former.
+ * Returns the state that the files store under p->name, if they store other states of the parameter under other names.
  * Otherwise returns -1.
  */
 int param_named_state(const struct param *p);
 /*
- * Set shape[] to the parameter's shape: with VOCAB_STRIP a vocabulary has only the first V0 rows, without padding.
- * Returns the size of this shape in bytes, with 4 bytes per element.
+ * Set shape[] to the parameter's shape. With VOCAB_STRIP, the shape of a vocabulary has only the first V0 rows, without
+ * padding. Returns the size of this shape in bytes, with 4 bytes per element.
  */
 uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
                           int64_t shape[TENSOR_MAX_DIM]);

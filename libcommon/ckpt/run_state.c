@@ -17,8 +17,8 @@
 #include "libcommon/ckpt/layout.h"
 
 /*
- * Returns the name of the program that wrote the zip container. torch writes a descriptor after the bytes of a record,
- * while this program lets the next record follow directly.
+ * Returns the name of the program that wrote the zip container. torch writes a descriptor after the bytes of a record.
+ * This program writes the next record directly after these bytes.
  */
 static const char *dialect(const struct pt *pt)
 {
@@ -148,7 +148,7 @@ const char *run_shared_name(int k, char buf[64])
     return buf;
 }
 
-/* Returns true if a value of client_state with this key may be that of a rank. */
+/* Returns true if a value of client_state with this key may differ between ranks. */
 static bool is_value_of_rank(const char *key)
 {
     static const char *const parts[] = { "seed", "rng", "random", "loss", "local" };
@@ -184,7 +184,7 @@ static int by_line(const void *a, const void *b)
 
 #define UNIVERSAL_INFO "universal_checkpoint_info"
 
-/* Keys of DeepSpeed's engines. Their values have checks of their own, or are those of a rank. */
+/* Returns true for keys of DeepSpeed's engines. Their values have checks of their own, or may differ between ranks. */
 static bool is_engine_key(const char *key)
 {
     static const char *const keys[] = {
@@ -205,7 +205,8 @@ static bool is_engine_key(const char *key)
 struct value_lines {
     char **line;
     size_t n, cap;
-    bool client;                /* values of client_state: dicts in dicts are listed, too, and floats have no value */
+    /* values of client_state: dicts in dicts are listed, too; floats are listed without their value */
+    bool client;
 };
 
 static bool is_listed(const struct value_lines *l, const char *key, int depth)
@@ -221,7 +222,7 @@ static void add_line(struct value_lines *l, struct strbuf *line)
     l->line[l->n++] = line->buf;
 }
 
-/* Add a line for each key of universal_checkpoint_info. Its lists are equal in all files as well. */
+/* Add a line for each key of universal_checkpoint_info. The lists in it are also equal in all files. */
 static void add_universal_info_lines(struct value_lines *l, const struct pk *info)
 {
     uint32_t n = 0;
@@ -287,12 +288,13 @@ char *run_values_text(const struct pk *root)
     return text.buf;
 }
 
-/* Write the difference of two lines to `what`. A line that only the other text has is NULL. */
+/* Write the difference of two lines to `what`. A line is NULL if only the other text has it. */
 static void print_difference(const char *mine, const char *others, char what[512])
 {
     enum { MOST = 160, CONTEXT = 40 };
     const char *line = mine ? mine : others;
-    int skip = 0;                       /* of two long values, the equal characters before the difference */
+    /* for two long values, the equal characters before the difference are omitted */
+    int skip = 0;
     const int key = (int)strcspn(line, " \n");
     int n = mine ? (int)strcspn(mine, "\n") - key - 1 : 0, m = others ? (int)strcspn(others, "\n") - key - 1 : 0;
 
@@ -312,7 +314,7 @@ static void print_difference(const char *mine, const char *others, char what[512
         snprintf(what, 512, "%.*s is missing, others have it%s%.*s", key, line, m ? ": " : "", m, others + key + 1);
 }
 
-/* Returns true if all ranks have the key: that of an argument or of the schedule. */
+/* Returns true if all ranks have the key, which is the case for an argument and for a key of the schedule. */
 static bool is_key_of_all(const char *line)
 {
     return str_starts(line, "args.") || str_starts(line, "lr_scheduler.") || str_starts(line, UNIVERSAL_INFO ".");
@@ -339,7 +341,10 @@ bool run_values_differ(const char *mine, const char *others, char what[512])
     return false;
 }
 
-/* Returns true if two tensors have the same type and shape, and so do their storages, with the same CRC or no CRC. */
+/*
+ * Returns true if two tensors have the same type and shape, and the CRCs of their storages show no difference. CRCs are
+ * compared only if both storages have one and the storages are of the same length.
+ */
 static bool is_same_client_tensor(const struct run_client *c, const struct pt_tensor *x, const struct pt_tensor *y)
 {
     const struct record *a = files_record(c->files, x->record), *b = files_record(c->first_files, y->record);
@@ -348,7 +353,7 @@ static bool is_same_client_tensor(const struct run_client *c, const struct pt_te
            (a->len != b->len || !a->has_crc || !b->has_crc || a->crc == b->crc);
 }
 
-/* Compare the value v of client_state with that of the first file, or the values in it if both are dicts. */
+/* Compare the value v of client_state with that of the first file. If both are dicts, their members are compared. */
 static void compare_client_value(const struct run_client *c, const char *name, const struct pk *v,
                                  const struct pk *firsts, int depth)
 {
@@ -460,8 +465,9 @@ static void check_claim(const struct source *s, const char *param, const char *w
 }
 
 /*
- * Returns the number of rows of queries, keys and values that the arguments list: num_attention_heads heads of
- * kv_channels each, and num_key_value_heads for keys and for values. Returns 0 if an argument is absent.
+ * Returns the total number of rows of queries, keys and values according to the arguments. There are
+ * num_attention_heads query heads and num_key_value_heads heads each of keys and of values, and each head has
+ * kv_channels rows. Returns 0 if an argument is absent.
  */
 static int64_t claimed_qkv_rows(const struct source *s)
 {
@@ -483,8 +489,8 @@ static bool is_argument_true(const struct source *s, const char *key)
 }
 
 /*
- * Compare what the embedding consists of with the arguments: position embeddings, which the type "absolute" has and
- * "alibi" and "rotary" have not, and the norm after the word embeddings.
+ * Compare the tensors of the embedding with the arguments. The type "absolute" has position embeddings; "alibi" and
+ * "rotary" have none. The norm after the word embeddings is compared, too.
  */
 static void check_embedding(const struct source *s, const struct param *positions, bool norm, struct report *r)
 {
@@ -547,7 +553,7 @@ static void check_config(const struct source *s, struct report *r)
 
 void run_state_check(const struct source *s, struct report *r)
 {
-    /* If files are missing or damaged, this has been reported, and is the likely reason for any mismatch. */
+    /* Missing or damaged files have been reported already, and are the likely reason for any mismatch. */
     if (report_count(r, SEV_ERROR) > 0)
         return;
     if (!s->layout->pipeline_files)
@@ -585,7 +591,9 @@ void run_state_check_counters(const struct source *s, struct report *r)
     }
 }
 
-/* Returns the step in the name of the folder, or -1 if the name is not the layout's name of a step. */
+/*
+ * Returns the step in the name of the folder, or -1 if the name does not have the layout's form for the name of a step.
+ */
 static int64_t find_tag_step(const struct source *s)
 {
     const char *prefix = s->layout->tag_prefix;
@@ -599,8 +607,8 @@ static int64_t find_tag_step(const struct source *s)
 }
 
 /*
- * Compare the optimizer's step with the engine's steps that were not skipped. In some releases the optimizer's is one
- * larger. For ZeRO's files this was done when they were opened.
+ * Compare the optimizer's step with the number of the engine's steps that were not skipped. In some releases the
+ * optimizer's step is larger by one. For ZeRO's files this comparison was made when they were opened.
  */
 static void check_optimizer_step(const struct source *s, const struct pk *root, struct report *r)
 {
@@ -623,8 +631,8 @@ static bool counters_differ(const struct pk *x, const struct pk *y, int64_t *a, 
 }
 
 /*
- * Compare the numbers of samples and tokens in the arguments with the engine's, and with the schedule's, which does not
- * count those of skipped steps.
+ * Compare the numbers of samples and tokens in the arguments with the engine's numbers, and with the schedule's
+ * numbers, which do not include skipped steps.
  */
 static void check_samples(const struct source *s, struct report *r)
 {
@@ -666,7 +674,7 @@ static void check_counters(const struct source *s, struct report *r)
     check_samples(s, r);
 }
 
-/* Returns true if the source has weights that could have another of the trainer's types, and none has this type. */
+/* Returns true if the source has weights of floating-point types, but none of the type `type`. */
 static bool has_other_weights(const struct source *s, enum dtype type, enum dtype *found)
 {
     bool other = false;

@@ -22,7 +22,7 @@ struct source_file;
 const char *source_layout_name(const struct source *s);
 /* Returns the usual name of the folder of step `step`, or NULL if the layout has none. The caller frees it. */
 char *source_tag_name(const struct source *s, int64_t step);
-/* Returns the command that writes such a checkpoint together with a manifest: "reshape IN OUT". */
+/* Returns the command that writes a checkpoint of this layout with a manifest: "reshape IN OUT". */
 const char *source_manifest_command(const struct source *s);
 /*
  * Returns a description of the ranks, such as "TP 2, PP 2, DP 2 (8 ranks)" or "ZeRO-2, 4 ranks". Returns NULL if they
@@ -33,7 +33,10 @@ char *source_topology_text(const struct source *s);
 /* ---- two checkpoints ---- */
 
 bool source_same_layout(const struct source *a, const struct source *b);
-/* Returns true if both were saved by the same stage of ZeRO, or both by another engine. Their layouts may differ. */
+/*
+ * Returns true if both sources were saved by the same stage of ZeRO, or both by an engine other than ZeRO. Their
+ * layouts may differ.
+ */
 bool source_same_stage(const struct source *a, const struct source *b);
 /* Returns true if both sources have the same layout and ZeRO stage. Their numbers of ranks may differ. */
 bool source_same_form(const struct source *a, const struct source *b);
@@ -45,41 +48,50 @@ bool source_same_form(const struct source *a, const struct source *b);
  * own names, and s->config is all 0.
  */
 bool source_has_unknown_family(const struct source *s);
-/* Returns true if the parameters have the model's own names: in a model folder, and if source_has_unknown_family(). */
+/*
+ * Returns true if the parameters have the model's own names. This is the case in a model folder, and if
+ * source_has_unknown_family() is true.
+ */
 bool source_has_own_names(const struct source *s);
-/* Returns true if the layout stores any model, so that a number in a name need not be that of a pipeline layer. */
+/*
+ * Returns true if the layout stores models of any kind, so that a number in a name need not be the number of a pipeline
+ * layer.
+ */
 bool source_stores_any_model(const struct source *s);
 /*
  * Returns true if the checkpoint is a model alone, as Transformers saves it: weights and config.json, but no optimizer,
  * counters, training arguments or random states.
  */
 bool source_is_model_alone(const struct source *s);
-/* Returns true if the layout stores weights, and neither an optimizer nor counters: a model folder and others. */
+/* Returns true if the layout, such as a model folder, stores weights but neither an optimizer nor counters. */
 bool source_stores_weights_alone(const struct source *s);
-/* Returns true if each tensor of the model is cut into pieces in several files, so that an edit writes all files. */
+/*
+ * Returns true if each tensor of the model is cut into pieces in several files, so that an edit must write all files.
+ */
 bool source_has_cut_tensors(const struct source *s);
 /*
- * Check that it is known which tensors are the model's. Call it before another layout is made from the source. Returns
- * -1 with ERR_USAGE if there may be several models; the error lists their prefixes and names the option that selects
- * one (source_opts.model).
+ * Check that the tensors of the model are known. This must be called before another layout is made from the source.
+ * Returns -1 with ERR_USAGE if there may be several models. The error lists their prefixes, and names the option that
+ * selects one (source_opts.model).
  */
 MUST_CHECK int source_one_model(const struct source *s, struct err *e);
-/* Returns true if the tables have the shapes, so that they are known even with source_opts.no_tensors. */
+/* Returns true if the tables contain the shapes, so that the shapes are known even with source_opts.no_tensors. */
 bool source_lists_shapes(const struct source *s);
 
 /* ---- weights and optimizer ---- */
 
-/* Returns true if fp32 master weights are the only weights of trained parameters, which is so for ZeRO-3. */
+/* Returns true if the only weights of trained parameters are fp32 master weights, as in ZeRO-3. */
 bool source_masters_alone(const struct source *s);
 /*
  * Returns true if the 16-bit weights are in files of their own, one per layer, as DeepSpeed's pipeline engine saves
- * them; the fp32 masters are in the files of the optimizer. Such layer files can be read, resharded and backed up
+ * them. The fp32 masters are then in the files of the optimizer. The layer files can be read, resharded and backed up
  * without the files of the optimizer.
  */
 bool source_has_layer_files(const struct source *s);
 /*
- * Returns true if the source was opened with no_optimizer, and masters that the files may contain were left out.
- * Returns false if source_has_layer_files(), where the states of the parameters and the list of files show it.
+ * Returns true if the source was opened with no_optimizer, and masters that the files may contain were therefore not
+ * read. Returns false if source_has_layer_files() is true, because then the states of the parameters and the list of
+ * files already show this.
  */
 bool source_left_out_masters(const struct source *s);
 /* Returns true if the source was opened as holes, and no file of its optimizer can be read. */
@@ -91,33 +103,33 @@ bool source_lost_optimizer(const struct source *s);
 bool source_has_zero1_optimizer(const struct source *s);
 /* Returns true if any parameter has Adam's moments. */
 bool source_has_moments(const struct source *s);
-/* Returns true if the weights of each parameter are cut among the data-parallel ranks alone, as in ZeRO-3. */
+/* Returns true if the weights of each parameter are cut among the data-parallel ranks only, as in ZeRO-3. */
 bool source_cuts_weights_by_data_ranks(const struct source *s);
 /*
- * Returns true if the source has weights or masters of every parameter. A source of ZeRO-3 that was opened with
- * no_optimizer has not: ZeRO-3 stores trained parameters only as fp32 masters, in the optimizer's files.
+ * Returns true if the source has weights or masters of every parameter. This is false for a source of ZeRO-3 that was
+ * opened with no_optimizer, because ZeRO-3 stores trained parameters only as fp32 masters in the optimizer's files.
  */
 bool source_has_all_weights(const struct source *s);
 /*
  * Returns the type of the weights that the trainer computed with. If DeepSpeed's engine without pipeline saved the
- * checkpoint, this is s->weights. Otherwise it is the type of the first parameter's 16-bit weights. Without such
- * weights it is fp32 if the parameters have the model's own names; otherwise the params_dtype in the arguments, or bf16
- * if there is none.
+ * checkpoint, the type is s->weights. Otherwise it is the type of the first parameter's 16-bit weights. If there are no
+ * 16-bit weights, it is fp32 if the parameters have the model's own names, and otherwise the params_dtype in the
+ * arguments, or bf16 if the arguments have none.
  */
 enum dtype source_weights_dtype(const struct source *s);
-/* If the files state the type that the run computes with, set *out to it and return true. */
+/* Returns true, and sets *out, if the files state the type that the run computes with. */
 bool source_states_dtype(const struct source *s, enum dtype *out);
 /*
- * Check that torch has the type of every parameter. Call it before files of torch are made. Returns -1 with ERR_DATA if
- * it has not.
+ * Check that torch has the type of every parameter. This must be called before files of torch are made. Returns -1 with
+ * ERR_DATA if torch lacks a type.
  */
 MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
 
 /* ---- how tensors are stored ---- */
 
 /*
- * Returns true if tensors are entries with a global shape, which are cut into chunks that any number of ranks can read.
- * Each tensor can be replaced alone, also one that is not a parameter.
+ * Returns true if tensors are entries with a global shape, cut into chunks that any number of ranks can read. In such a
+ * layout each tensor can be replaced alone, even one that is not a parameter.
  */
 bool source_has_entries(const struct source *s);
 /* Returns true if every piece of a parameter is stored by one rank only, so that two pieces have different contents. */
@@ -125,13 +137,13 @@ bool source_stores_pieces_once(const struct source *s);
 /* Returns true if the optimizer's states are flat vectors, and each rank stores a partition of them. */
 bool source_has_flat_partitions(const struct source *s);
 /*
- * Returns a number of elements: the padding after the last parameter of a flat partition is shorter (docs/formats.md,
- * section 4.5). Returns 0 if the padding of this layout is not checked.
+ * Returns the limit for the padding after the last parameter of a flat partition, in elements: a valid padding is
+ * shorter (docs/formats.md, section 4.5). Returns 0 if the padding of this layout is not checked.
  */
 uint64_t source_padding_limit(const struct source *s);
 /*
- * Returns true if there are several tensor ranks that are joined when the checkpoint is written again as a whole,
- * because it is that of DeepSpeed's AutoTP, which is written with one tensor rank only.
+ * Returns true if writing the whole checkpoint again joins its tensor-parallel ranks. This is the case for a checkpoint
+ * of DeepSpeed's AutoTP with several tensor-parallel ranks, which is written with one tensor-parallel rank only.
  */
 bool source_joins_tensor_ranks(const struct source *s);
 /* Returns true if the files hold no tensors, but point into the files of another checkpoint. */

@@ -11,9 +11,12 @@ struct err;
 struct pk;
 struct source;
 
-/* Code of a note: a claim of the checkpoint was not compared, because the facts to compare it with are not known. */
+/*
+ * Code of a note about a claim of the checkpoint that was not compared, because the facts needed for the comparison are
+ * not known.
+ */
 #define SOURCE_NOT_COMPARED "not_compared"
-/* The end of the error about a checkpoint of a form that is not supported. */
+/* The end of the error about a checkpoint whose form is not supported. */
 #define SOURCE_NOT_CHECKED ", so nothing of it was checked, and it may be sound; ckpt-backup copy --any copies it"
 
 struct source_opts {
@@ -23,19 +26,23 @@ struct source_opts {
     /* Also accept a Transformers model folder, which has only weights (hf_files_source.c). */
     bool hf;
     /*
-     * Missing files, and files that cannot be read, are only warnings. Their bytes become holes: extents in records of
+     * Report files that are missing or cannot be read only as warnings. Their bytes become holes: extents in records of
      * files without bytes, so that reading them fails with ERR_DATA. In a checkpoint of the pipeline engine
      * (pipeline_files), missing mp_rank files are made from the file of another rank.
      */
     bool holes;
-    bool accept_mismatch;       /* files of different saves or of wrong ranks cause a WARNING instead of an ERROR */
-    /* Leave out tensors and values that cannot be read, with a WARNING. If false, each of them is an ERROR "unread". */
+    /* files of different saves or of wrong ranks are reported as a WARNING instead of an ERROR */
+    bool accept_mismatch;
+    /*
+     * Leave out tensors and values that cannot be read, and report each as a WARNING. If false, each of them is an
+     * ERROR "unread".
+     */
     bool skip_unreadable;
     const char *model;          /* for a layout of entries (dcp): prefix of the model's names; NULL: find the prefix */
     /*
-     * Used if a folder of the pipeline engine has no mp_rank file, and no_optimizer is set: run_args() then makes
-     * Megatron's training arguments from the file or folder `config`, in the arena. If run_args is NULL, such a folder
-     * is refused; if config is NULL, the error names the option --config.
+     * Used only if a folder of the pipeline engine has no mp_rank file and no_optimizer is set. In this case run_args()
+     * makes Megatron's training arguments, in the arena, from the file or folder `config`. If run_args is NULL, such a
+     * folder is refused. If config is NULL, the error names the option --config.
      */
     const char *config;
     struct pk *(*run_args)(const char *config, struct arena *a, struct err *e);
