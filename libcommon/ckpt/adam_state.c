@@ -388,7 +388,7 @@ static bool is_same_in_stages(const char *line, size_t key)
     return !str_starts(line, "param_alignment_paddings");
 }
 
-/* Compares the texts as the two functions below describe; `stages`: those of two pipeline stages. */
+/* Compare two texts like adam_settings_differ() or, with `stages`, like adam_stage_settings_differ(). */
 static bool find_other_setting(const char *x, const char *y, bool stages, char a[160], char b[160])
 {
     while (stages ? *x && *y : *x || *y) {

@@ -26,11 +26,14 @@ struct source_file {
     bool stray;                 /* no reader of the layout uses the file, and a finding reports this */
 };
 
-/* Returns the path of the tag folder or archive that was opened, for messages. It belongs to the source. */
+/* Returns the path of the tag folder or archive that was opened, for messages. The path belongs to the source. */
 const char *source_path(const struct source *s);
-/* Returns the files of the checkpoint, from which records and extents are read. They belong to the source. */
+/*
+ * Returns the files of the checkpoint, from which records and extents are read. The table of files belongs to the
+ * source.
+ */
 struct files *source_files(const struct source *s);
-/* Returns the run state (run_state.h). It belongs to the source. */
+/* Returns the run state (run_state.h), which belongs to the source. */
 const struct run_state *source_run(const struct source *s);
 /* Returns the topology of the shards (source.topo). */
 struct topology source_topology(const struct source *s);
@@ -40,15 +43,15 @@ struct param *source_param_at(const struct source *s, int i);
 /* Returns the i for which source_param_at() returns p. */
 int source_param_index(const struct source *s, const struct param *p);
 /*
- * Find a parameter by its name. Returns NULL if there is none. source_file() does the same for a file. Not thread-safe,
- * because the first call makes a table.
+ * Find a parameter by its name, and source_file() a file by its name. Both return NULL if there is none. Not
+ * thread-safe, because the first call makes a table.
  */
 struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 /*
- * source_find() finds the data that a user means by `name`. This may be a parameter, NAME:STATE or NAME.STATE, a state
- * by its name in the files, a value, or a stack (whose `value` is set, too). Returns false if there is none. Not
- * thread-safe, like source_param().
+ * The data that a user means by a name, as found by source_find(). The name may be that of a parameter, NAME:STATE or
+ * NAME.STATE, the name of a state in the files, or the name of a value or of a stack. For a stack, `value` is set, too.
+ * source_find() returns false if there is no such data. Not thread-safe, like source_param().
  */
 struct source_hit {
     struct param *param;                /* NULL for a value */
@@ -59,9 +62,9 @@ struct source_hit {
 bool source_find(const struct source *s, const char *name, struct source_hit *hit);
 /*
  * Find the data that the files store under exactly this name: a state (hit->state), a value or a stack. Unlike
- * source_find(), it does not prefer parameter names, because the name of one parameter may be the name of another one
- * in the files ("model.head", which the files call "model.model.head"). Returns false if there is no such data, or if
- * it cannot be read.
+ * source_find(), this function does not prefer the names of parameters, because the name of one parameter may be the
+ * name of another parameter in the files. An example is "model.head", which the files call "model.model.head". Returns
+ * false if there is no such data, or if it cannot be read.
  */
 bool source_find_entry(const struct source *s, const char *name, struct source_hit *hit);
 

@@ -41,8 +41,8 @@ static bool has_chunk_overlap(int ndim, const struct tile_chunk *x, const struct
 }
 
 /*
- * Returns true if two tiles overlap, and sets *flaw. The tiles are sorted by their first row, so a tile can share
- * elements only with those that begin before its end.
+ * Returns true, and sets *flaw, if two tiles overlap. The tiles must be sorted by their first row. A tile can then
+ * share elements only with tiles that begin before its end.
  */
 static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 {
@@ -61,8 +61,8 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 }
 
 /*
- * Sort the tiles of a tensor by their first row. Returns the number of tiles that have elements, or -1 with *flaw set
- * if they do not tile the tensor.
+ * Sort the tiles of a tensor by their first row, and omit those without elements. Returns the number of tiles, or -1
+ * with *flaw set if the tiles do not tile the tensor.
  */
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
@@ -84,8 +84,8 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     if (overlap(tile, n_tiles, flaw))
         return -1;
     /*
-     * The tiles do not overlap and are inside of the tensor. So they cover it if they have as many elements together as
-     * the tensor.
+     * The tiles do not overlap and are inside the tensor. They therefore cover the tensor if they have as many elements
+     * together as the tensor.
      */
     for (int i = 0; i < n_tiles; i++)
         have += (uint64_t)shape_count(t->ndim, tile[i].chunk->len);
@@ -98,24 +98,24 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
 }
 
 /*
- * Returns the box of chunk c for a map. The last dimensions, in which the chunk covers the tensor completely, are
- * combined with the dimension before them to one contiguous run.
+ * Returns the box of chunk c for a map. If the chunk covers the last dimensions completely, these are combined with the
+ * dimension before them to one contiguous run.
  */
 static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c)
 {
     /*
-     * Only the levels that are used are allocated, because there may be a million boxes. For this reason a box must not
-     * be copied as a struct.
+     * Only the levels that are used are allocated, because there may be a million boxes. A box must therefore not be
+     * copied as a struct.
      */
     struct tmap_box *b = arena_alloc(a, offsetof(struct tmap_box, level) +
                                             ((size_t)t->ndim + 1) * sizeof *b->level);
-    /* row: distance of two steps of the level in the tensor, in bytes */
+    /* row: distance in the tensor, in bytes, between two steps of the level */
     uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;
     int d = t->ndim;
 
     while (d > 0 && c->len[d - 1] == t->shape[d - 1])
         row *= (uint64_t)t->shape[--d];
-    /* The last level is the contiguous run: the chunk's part of dimension d - 1, with all dimensions after it. */
+    /* The last level is the contiguous run. It is the chunk's part of dimension d - 1 with all dimensions after it. */
     b->n = d > 0 ? d : 1;
     b->level[b->n - 1] = (struct tmap_level){ .stride = 1, .len = row };
     if (d > 0) {
@@ -169,7 +169,10 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
 
 /* ---- rows ---- */
 
-/* Returns the extents of bytes [from, from + len) of a chunk, whose bytes are its extents one after the other. */
+/*
+ * Returns the extents of bytes [from, from + len) of a chunk. The bytes of a chunk are those of its extents, one after
+ * the other.
+ */
 static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, uint64_t from, uint64_t len, int *n)
 {
     struct extent *x = arena_alloc(a, ((size_t)c->n_extents + 1) * sizeof *x);
@@ -188,8 +191,8 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
 }
 
 /*
- * Returns the part of the chunk that is in row `row`, as a chunk of a tensor with one dimension less. The chunk must
- * contain the row. The part shares the chunk's arrays of positions and lengths.
+ * Returns the part of the chunk that lies in row `row`, as a chunk of a tensor with one dimension less. The chunk must
+ * contain the row. The part shares the arrays of positions and lengths with the chunk.
  */
 static struct tile_chunk cut_chunk_row(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c,
                                        int64_t row)

@@ -21,20 +21,20 @@ struct tile_tensor {
 struct tile_chunk {
     const int64_t *at, *len;    /* begin and size of the box; arrays with one member for each dimension of the tensor */
     int n_extents;
-    struct extent *extent;      /* where the bytes of the box are stored; the map shares this array */
+    struct extent *extent;      /* places at which the bytes of the box are stored; the map shares this array */
 };
 
 /*
- * Returns the location of the elements of t, in row-major order, as one extent for each contiguous run. *n receives the
+ * Returns the places of the elements of t, in row-major order, with one extent for each contiguous run. *n receives the
  * number of extents. Returns NULL if there are more than `most`.
  */
 struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t most, int *n);
 
 /*
- * Split the chunks of a tensor by rows. The chunks must be such that tile_map() accepts them. The chunks of row r are
- * [(*first)[r], (*first)[r + 1]) in the returned array; they are chunks of a tensor with one dimension less. Returns
- * NULL if there would be more than `most` chunks or rows. The caller frees both arrays. The extents are allocated in
- * the arena; positions and lengths belong to `chunk`.
+ * Split the chunks of a tensor by rows. tile_map() must accept the chunks. The chunks of row r are members (*first)[r]
+ * to (*first)[r + 1] - 1 of the returned array. They are chunks of a tensor with one dimension less. Returns NULL if
+ * there would be more than `most` chunks or rows. The caller frees both arrays. The extents are allocated in the arena;
+ * positions and lengths belong to `chunk`.
  */
 struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                              int64_t most, int **first);
@@ -47,8 +47,8 @@ struct tile_flaw {
 };
 
 /*
- * Returns the map of the tensor, allocated in the arena: a concatenation of the chunks if possible, otherwise a map of
- * boxes. Returns NULL and sets *flaw if the chunks do not tile the tensor.
+ * Returns the map of the tensor, allocated in the arena. The map is a concatenation of the chunks if possible, and
+ * otherwise a map of boxes. Returns NULL and sets *flaw if the chunks do not tile the tensor.
  */
 struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                       struct tile_flaw *flaw);

@@ -24,30 +24,33 @@ struct verdict_of {
     enum severity severity;
 };
 /*
- * Report "not_finite" and "negative_exp_avg_sq" by the counts in v. Reports nothing if all counts are 0. If the tensor
- * is not trained, has no name of a weight, and consists of zeros and infinities only, it is a mask: "not_finite" is
- * then only a note. Reports "scale" about a scale that is negative, a scale of scales that is 0, and, as a warning,
- * about scales that are all 0.
+ * Report "not_finite" and "negative_exp_avg_sq" according to the counts in v. Reports nothing if all counts are 0.
+ * "not_finite" is only a note for a mask. A tensor is a mask if it is not trained, does not have the name of a weight,
+ * and consists of zeros and infinities only. Also reports "scale" for a scale that is negative, for a scale of scales
+ * that is 0, and, as a warning, for scales that are all 0.
  */
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r);
-/* Like verdict_values(). If a finding is an error, returns -1 with it in *e, which names --accept-mismatch. */
+/*
+ * Report like verdict_values(). If a finding is an error, returns -1 with this error in *e, which names
+ * --accept-mismatch.
+ */
 MUST_CHECK int verdict_check_values(const struct verdict_of *of, const struct values *v, struct report *r,
                                     struct err *e);
 
 /*
- * Report "tied" if d shows that two copies of a tied parameter differ. Copies that differ only by rounding (one step of
- * their type) cause a warning, because tools use the first stage's copy.
+ * Report "tied" if d shows that two copies of a tied parameter differ. If they differ only by rounding (one step of
+ * their type), the finding is a warning, because tools use the first stage's copy.
  */
 void verdict_tied(const struct verdict_of *of, const struct stats_diff *d, struct report *r);
 /*
- * Returns false for the position table of a GPT-2 model. The last stage has one, too, but it is neither tied nor
- * trained, so it is not a copy of the first stage's table.
+ * Returns false for the position table of a GPT-2 model. The last stage has such a table, too, but it is neither tied
+ * nor trained, so it is not a copy of the first stage's table.
  */
 bool verdict_tie_is_kept(const struct param *p);
 
 /*
- * Report "replicas" if n > 0: so many of the elements that were read differ between tensor-parallel ranks. If `drift`
- * is true, this is only a warning, because these copies may drift apart in training.
+ * Report "replicas" if n > 0. n is the number of the elements read that differ between tensor-parallel ranks. If
+ * `drift` is true, the finding is only a warning, because these copies may drift apart in training.
  */
 void verdict_replicas(const struct verdict_of *of, uint64_t n, bool drift, struct report *r);
 
