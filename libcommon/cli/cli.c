@@ -76,8 +76,8 @@ const char *cli_typed_name(const char *tool)
 }
 
 /*
- * Return large blocks of memory to the system when they are freed. By default glibc raises these limits while a program
- * runs, and the free blocks of its arenas then take as much memory as the tables of a model of 45,000 tensors.
+ * Make free() return large blocks to the system. By default glibc raises its limits while a program runs. The free
+ * blocks of its arenas then take as much memory as the tables of a model of 45,000 tensors.
  */
 static void limit_free_memory(void)
 {
@@ -101,8 +101,8 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     cli_find_launcher(cli);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
-    signal(SIGXFSZ, SIG_IGN);           /* a write beyond the file size limit (ulimit -f) then fails with an error
-                                         * that names the file */
+    signal(SIGXFSZ, SIG_IGN);           /* a write beyond the file size limit (ulimit -f) then returns an error, and the
+                                         * message names the file */
 }
 
 /* ---- messages ---- */
@@ -125,8 +125,8 @@ static char *__attribute__((format(printf, 1, 0))) format_typed(const char *fmt,
 }
 
 /*
- * Print the text with control characters as escapes. If `lines` is set, the text may consist of several lines: line
- * feeds and tabs are then printed as they are.
+ * Print the text with control characters as escapes. If `lines` is set, the text may consist of several lines, and line
+ * feeds and tabs are printed unchanged.
  */
 static void print_shown(FILE *f, char *text, bool lines)
 {
@@ -170,7 +170,8 @@ cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_
 
     if (!text)
         return;
-    flush_output();                     /* both may go to one file, where the message must follow what was printed */
+    /* stdout and stderr may be one file, in which the message must follow the output printed before */
+    flush_output();
     if (cli->n_parts > 1)
         fprintf(stderr, "[rank %d] %s", cli->part, kind);
     else

@@ -36,8 +36,8 @@ extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_conve
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
 int cli_parse_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
 /*
- * The row of --model, for a table whose values are stored in a struct other than struct cli. field_ is the member that
- * receives the value; marks_ selects the commands that accept the option.
+ * The row of --model for a table that stores values in a struct other than struct cli. field_ is the member that
+ * receives the value. marks_ selects the commands that accept the option.
  */
 #define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
     { "model", 0, "PREFIX", "prefix of the model's tensor names, such as policy, if a folder of "                   \
@@ -56,10 +56,10 @@ struct cli {
     uint64_t mem_bytes;
     enum progress_mode progress;
     enum replica_policy replicas;
-    int part, n_parts;                  /* set by --part, or else by the launcher (OMPI_, PMI_, SLURM_); otherwise
-                                         * part 0 of 1 */
-    bool launched;                      /* set by the launcher: it is not known whether the other tasks of the job
-                                         * take part */
+    int part, n_parts;                  /* set by --part or, if it is not given, by the launcher (OMPI_, PMI_, SLURM_);
+                                         * otherwise part 0 of 1 */
+    bool launched;                      /* true if the launcher set the part; it is then not known whether the other
+                                         * tasks of the job take part */
     bool all_tasks;                     /* --part auto was given: the other tasks of the job take part */
 };
 
@@ -69,8 +69,8 @@ struct cli {
  */
 void cli_record_argv(char **argv);
 /*
- * Return the words that the user typed to start the tool: a command such as "shardkit verify" if shardkit has started
- * it, else `tool`.
+ * Return the words that the user typed to start the tool. If shardkit has started the tool, these are a command such as
+ * "shardkit verify", otherwise `tool`.
  */
 const char *cli_typed_name(const char *tool);
 /*
@@ -78,13 +78,16 @@ const char *cli_typed_name(const char *tool);
  * (typed.h). The other functions of this file that print messages do the same.
  */
 void cli_printf(FILE *f, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Set the defaults. Install signal handlers: SIGINT and SIGTERM then only set a flag, which cli_stopped() returns. */
+/*
+ * Set the defaults and install signal handlers. After that, SIGINT and SIGTERM only set a flag, which cli_stopped()
+ * returns.
+ */
 void cli_start(struct cli *cli, char **argv, const char *tool);
 /* Set part and n_parts to the rank and size that the launcher has set, or to 0 and 1 if there is no launcher. */
 void cli_find_launcher(struct cli *cli);
 /*
- * Parse the options of argv, after setting the defaults. Returns 0, or -1 after printing the error on stderr. If
- * --help or a similar option is given, prints the answer and exits.
+ * Set the defaults, and parse the options of argv. Returns 0, or -1 after printing the error on stderr. If --help or a
+ * similar option is given, prints the answer and exits.
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
 /*
@@ -101,8 +104,8 @@ int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
  */
 int cli_fail(struct cli *cli, const struct err *e);
 /*
- * Print a message on stderr. "warning: " and the rank are put in front of it. --quiet suppresses cli_info() but not
- * cli_warn(), because a warning may report that a result is incomplete.
+ * Print a message on stderr. cli_warn() puts "warning: " in front of the message; both functions put the rank in front.
+ * --quiet suppresses cli_info() but not cli_warn(), because a warning may report that a result is incomplete.
  */
 void cli_info(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -111,8 +114,8 @@ void cli_warn_findings(const struct cli *cli, const struct report *r);
 /* Print `o` as one line on stdout, and release the reference to it. */
 void cli_json(json_t *o);
 /*
- * Flush stdout, which detects a full disk. If a signal has arrived, end the process with this signal. Otherwise returns
- * rc, or EXIT_BAD if stdout cannot be written.
+ * Flush stdout in order to detect a full disk. If a signal has arrived, the process ends with this signal. Otherwise
+ * returns rc, or EXIT_BAD if stdout cannot be written.
  */
 int cli_done(struct cli *cli, int rc);
 /* Returns true after SIGINT or SIGTERM arrived. Safe from any thread. */

@@ -54,7 +54,7 @@ int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const
 {
     const int n = w->n - first;
 
-    /* The command would ignore this option, so it is reported as an error. */
+    /* The command would ignore this option. This is reported as an error. */
     for (int i = 0; i < w->n_rows; i++)
         if (!(w->row[i]->marks & c->mark))
             return cli_usage(cli, "%s does not accept the option --%s", c->name, w->row[i]->name);

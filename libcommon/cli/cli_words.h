@@ -11,7 +11,7 @@ struct cli_command {
     const char *name;
     unsigned mark;                      /* one bit; the command accepts the options whose marks include it */
     int min_args, max_args;
-    const char *missing;                /* message if the number of arguments is wrong, e.g. "ls needs one PATH" */
+    const char *missing;                /* error message for a wrong number of arguments, such as "ls needs one PATH" */
 };
 
 enum { CLI_WORDS_ROWS = 64 };
@@ -20,8 +20,8 @@ struct cli_words {
     const char **word;                  /* the words that are not options, pointing into argv; the tool frees the
                                            array */
     int n, cap;
-    const struct option_row *row[CLI_WORDS_ROWS];       /* those options given on the command line that only some
-                                                         * commands accept */
+    const struct option_row *row[CLI_WORDS_ROWS];       /* the options given on the command line that only some commands
+                                                         * accept */
     int n_rows;
 };
 
@@ -32,9 +32,9 @@ struct cli_words {
 int cli_words_add(void *words, const char *word, struct err *e);
 void cli_words_given(void *words, const struct option_given *g);
 /*
- * Find the command that the first word names, in the tool's table `rows`. The rows are `row_bytes` bytes each and begin
- * with a struct cli_command. Returns the index of the row. If there is no such command, prints an error that names the
- * most similar one, and returns -1.
+ * Find the command that the first word names in `rows`, the tool's table. A row has `row_bytes` bytes and begins with a
+ * struct cli_command. Returns the index of the row. If there is no such command, prints an error that names the most
+ * similar command, and returns -1.
  */
 int cli_words_command(struct cli *cli, const struct cli_words *w, const void *rows, size_t row_bytes, int n_rows);
 /*

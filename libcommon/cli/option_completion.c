@@ -48,7 +48,10 @@ static void add_fitting_commands(struct strbuf *text, const struct option_table 
 
 /* ---- bash ---- */
 
-/* Append the cases that complete a value: one for each option that may precede the cursor and takes a value. */
+/*
+ * Append the cases that complete a value. There is one case for each option that takes a value and may precede the
+ * cursor.
+ */
 static void add_bash_values(struct strbuf *text, const struct option_table *o)
 {
     OPTION_EACH(o, g, r) {
@@ -65,8 +68,8 @@ static void add_bash_values(struct strbuf *text, const struct option_table *o)
 }
 
 /*
- * Append the names of the options: first those that every command accepts, then those of the command on the command
- * line. If there is no command, all options are appended.
+ * Append the names of the options. Options that every command accepts come first. The options of the command on the
+ * command line follow or, if there is no command, all options.
  */
 static void add_bash_options(struct strbuf *text, const struct option_table *o)
 {

@@ -12,9 +12,9 @@ struct option_at {
 struct option_at option_at(const struct option_table *o, const char *name);
 struct option_at option_at_letter(const struct option_table *o, char letter);
 /*
- * Find an abbreviated option as argparse does: exactly one option must begin with `name`. If that is an alias, the
- * option to which it refers is returned. If no option or several options match, the result has row NULL. `names`, if
- * not NULL, gets all matching names, separated by ", ".
+ * Find an abbreviated option as argparse does. Exactly one option must begin with `name`. If this option is an alias,
+ * the option to which it refers is returned. If no option or several options match, the result has row NULL. If `names`
+ * is not NULL, all matching names are appended to it, separated by ", ".
  */
 struct option_at option_at_short(const struct option_table *o, const char *name, struct strbuf *names);
 

@@ -58,7 +58,7 @@ static void append_option(struct strbuf *text, const struct option_table *o, con
     strbuf_addf(text, "\n");
 }
 
-/* Append the completion of the commands, and of the names of parameters after those that take one. */
+/* Append the completion of the commands, and of the names of parameters after commands that take such a name. */
 static void append_words(struct strbuf *text, const struct option_table *o)
 {
     strbuf_addf(text, "complete -c %s -n 'test (count (commandline -opc)) -eq 1' -a '", o->tool);

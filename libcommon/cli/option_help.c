@@ -12,8 +12,8 @@
 enum { HELP_INDENT = 30, HELP_WIDTH = 96 };
 
 /*
- * Append the words, starting at column `indent`, and end the line. Lines are broken at the maximum width and at '\n';
- * the following lines are indented by `indent`.
+ * Append the words, starting at column `indent`, and end the line. Lines are broken at the maximum width and at '\n'.
+ * The lines after the first are indented by `indent`.
  */
 static void add_wrapped(struct strbuf *text, int indent, const char *words)
 {
@@ -43,7 +43,7 @@ static void add_wrapped(struct strbuf *text, int indent, const char *words)
 
 /*
  * Return the length of a row's help without the list of commands in parentheses at its end, such as " (cat, diff)".
- * This list is left out if only one command is described.
+ * This list is omitted if only one command is described.
  */
 static size_t len_without_commands(const struct option_table *o, const char *help)
 {
@@ -65,12 +65,12 @@ static size_t len_without_commands(const struct option_table *o, const char *hel
     return (size_t)(open - 1 - help);
 }
 
-/* Selects what the help describes, and whether commands in it are named as those of shardkit. */
+/* Selects what the help describes, and whether the commands in it have the names of shardkit's commands. */
 struct help_style {
     const struct option_table *o;
     const struct option_command *c;     /* only this command is described; NULL: all */
-    const struct option_lead *lead;     /* the tool is described as a verb of shardkit, which is this option; NULL:
-                                         * it is not */
+    const struct option_lead *lead;     /* the option that is the verb of shardkit to describe; NULL: the tool is not
+                                         * described as a verb */
     bool typed;
 };
 
@@ -129,7 +129,7 @@ static bool has_words(const char *line, const char *end, const char *words)
     return false;
 }
 
-/* Append the line from `line` to `end`, with `words` in it replaced by `name`. */
+/* Append the line from `line` to `end`, and replace `words` in it by `name`. */
 static void add_line_named(struct strbuf *text, const char *line, const char *end, const char *words, const char *name)
 {
     for (const char *p = line; p < end; p++)
@@ -142,9 +142,9 @@ static void add_line_named(struct strbuf *text, const char *line, const char *en
 }
 
 /*
- * Append lines of the help text. A line after "Usage:" and an indented line is a command to type. It begins with the
- * name of the tool, followed by `lead` unless that is NULL. These words are replaced by `name`; command lines without
- * `lead` are left out.
+ * Append lines of the help text. A line after "Usage:" and an indented line are commands to type. Such a line begins
+ * with the name of the tool, followed by `lead` if that is not NULL. These words are replaced by `name`. Command lines
+ * without `lead` are omitted.
  */
 static void add_lines_named(struct strbuf *text, const char *lines, const char *tool, const char *lead,
                             const char *name)
@@ -191,7 +191,10 @@ static const char *entry_word(const struct option_table *o, const struct option_
     return "(none)";
 }
 
-/* Append as one sentence the description of a command, which its entry consists of after the words of the command. */
+/*
+ * Append the description of a command as a sentence. The description is the text after the words of the command in its
+ * entry.
+ */
 static void add_sentence_of_entry(struct strbuf *text, const char *line, const char *what)
 {
     struct strbuf s = {0};
@@ -221,8 +224,8 @@ static const char *skip_usage(const char *head)
 }
 
 /*
- * Append the usage of a command and its description, both taken from its entries in the head. Then append the general
- * description in the head.
+ * Append the usage of a command and its description, both taken from the command's entries in the head. Then append the
+ * general description in the head.
  */
 static void add_command_head(struct strbuf *text, const struct option_table *o, const char *name,
                              const struct option_command *c)
@@ -250,7 +253,7 @@ static void add_command_head(struct strbuf *text, const struct option_table *o, 
 }
 
 /*
- * Append the exit status. This is `status`, or, if `status` is NULL, the text in the tail. Returns the rest of the
+ * Append the text about the exit status: `status` or, if that is NULL, the text in the tail. Returns the rest of the
  * tail.
  */
 static const char *add_status(struct strbuf *text, const char *tail, const char *status)
@@ -267,8 +270,8 @@ static const char *add_status(struct strbuf *text, const char *tail, const char 
 }
 
 /*
- * Append the exit status, and those examples in the tail that use the command. The tail calls the command `typed`; in
- * the output it is called `name`.
+ * Append the exit status, and the examples in the tail that use the command. The tail calls the command `typed`; the
+ * output calls it `name`.
  */
 static void add_command_tail(struct strbuf *text, const char *tail, const char *status, const char *typed,
                              const char *name)
@@ -331,8 +334,8 @@ static void add_text(struct strbuf *text, const struct strbuf *more, bool typed)
 }
 
 /*
- * Append the --help of the tool. If `lead` is not NULL, it is an option that is a verb of shardkit, and only this verb
- * is described.
+ * Append the --help of the tool. If `lead` is not NULL, it is an option that is a verb of shardkit. Only this verb is
+ * then described.
  */
 static void add_help_of_tool(struct strbuf *text, const struct option_table *o, const char *name,
                              const struct option_lead *lead)

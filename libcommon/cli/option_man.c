@@ -18,8 +18,8 @@ static void append_roff_escaped(struct strbuf *text, const char *s, int n)
 }
 
 /*
- * Append the words, broken into lines. If a line begins with a quote or a full stop, roff would read it as a command;
- * \& in front prevents that.
+ * Append the words, broken into lines. roff would read a line that begins with a quote or a full stop as a command, so
+ * \& is put in front of such a line.
  */
 static void add_lines(struct strbuf *text, const char *words)
 {
@@ -45,8 +45,8 @@ static void add_lines(struct strbuf *text, const char *words)
 }
 
 /*
- * Returns true if the help text begins with an ordinary word. Returns false if it begins with one of the option's
- * values or a list of them.
+ * Returns true if the help text begins with an ordinary word. Returns false if it begins with a value of the option, or
+ * with a list of values.
  */
 static bool begins_with_word(const struct option_row *r)
 {

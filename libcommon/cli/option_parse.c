@@ -34,7 +34,7 @@ static int most_values(const struct option_row *r)
     }
 }
 
-/* Return the number of words that follow and are values of the option. */
+/* Return the number of following words that are values of the option. */
 static int n_values(const struct parser *p, const struct option_row *r)
 {
     static const char *const truth[] = { "true", "false", "True", "False", "0", "1" };
@@ -95,8 +95,8 @@ static int parse_option_values(struct parser *p, struct option_given *g, char *v
 }
 
 /*
- * Find the option for a name that is not the full name of any row: exactly one option must begin with this name.
- * Otherwise sets *e and returns row NULL.
+ * Find the option that an abbreviated name means. Exactly one option must begin with the name. Otherwise sets *e and
+ * returns row NULL.
  */
 static struct option_at find_short(const struct option_table *o, const char *name, struct err *e)
 {

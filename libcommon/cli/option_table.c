@@ -131,8 +131,8 @@ const char *option_nearest(const struct option_table *o, const char *name)
     OPTION_EACH(o, g, r)
         if (r->kind != OPTION_REFUSED)
             known[n++] = r->name;
-    near = ends_with(folded, known, n);         /* comes first, so that "--tp" suggests --target-tp and not another
-                                                 * name of two letters */
+    near = ends_with(folded, known, n);         /* this test comes first, so that "--tp" suggests --target-tp and not
+                                                 * another name of two letters */
     if (!near)
         near = parse_nearest(folded, known, n);
     for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is not misspelled but only the beginning of a name */

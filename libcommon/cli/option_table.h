@@ -17,8 +17,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Actions that some options request instead of the normal work. If such an option has `words`, the code is its own code
- * plus the index of the word that was given.
+ * Actions that some options request instead of the normal work. If such an option has `words`, the action is the code
+ * of the option plus the index of the word that was given.
  */
 enum option_asked {
     OPTION_ASKED_WORK, OPTION_ASKED_HELP, OPTION_ASKED_VERSION,
@@ -26,8 +26,8 @@ enum option_asked {
 };
 
 enum option_kind {
-    OPTION_PLAIN,               /* the kind follows from the columns that are set: OPTION_TAKE with `take`;
-                                 * OPTION_WORD with `words`; OPTION_TEXT with `arg`; else OPTION_FLAG */
+    OPTION_PLAIN,               /* the kind follows from the columns that are set: OPTION_TAKE if `take` is set,
+                                 * OPTION_WORD if `words` is, OPTION_TEXT if `arg` is, and OPTION_FLAG otherwise */
     OPTION_FLAG,                /* bool; set to true if the option is given */
     OPTION_UNFLAG,              /* bool, for an option such as --no-x: set to false if the option is given */
     OPTION_BOOL,                /* bool; True or False may follow (--eval-only True) */
@@ -40,7 +40,7 @@ enum option_kind {
     OPTION_LIST,                /* struct option_list: all words up to the next option; they are not copied */
     OPTION_TAKE,                /* parsed by `take` */
     OPTION_ALIAS,               /* another name of the option that `def` names */
-    OPTION_NOTE,                /* accepted for compatibility with existing scripts, but has no effect */
+    OPTION_NOTE,                /* accepted without effect, for compatibility with existing scripts */
     OPTION_ONLY,                /* accepted with one value only, `def`; `help` gives the reason */
     OPTION_REFUSED,             /* not supported; `help` gives the reason. A name that ends in '*' is a prefix */
 };
@@ -80,26 +80,27 @@ struct option_group {
 /* A word that may come first on the command line and selects what the tool does. */
 struct option_command {
     const char *name;
-    unsigned mark;              /* one bit: the command accepts options whose marks include it, and options without
-                                 * marks */
+    unsigned mark;              /* one bit; the command accepts options whose marks include this bit, and options
+                                 * without marks */
     bool takes_param;           /* an argument is the name of a parameter, completed with the names in the checkpoint */
     const char *more;           /* further arguments, after those in the command's entry in --help; NULL: none */
-    const char *status;         /* text about the exit status in --help; NULL: that in the tail */
+    const char *status;         /* text about the exit status in --help; NULL: the text in the tail */
 };
 
 /* An option that is a verb of shardkit: "shardkit import", for example, is export-hf --import. */
 struct option_lead {
     const char *name;           /* name of the option without dashes, such as "import" */
-    unsigned without;           /* options with one of these marks are not in the --help of the verb */
+    unsigned without;           /* options with one of these marks are omitted from the --help of the verb */
     const char *about;          /* description of the verb, used instead of that in the head */
-    const char *status;         /* text about the exit status, used instead of that in the tail */
+    const char *status;         /* text about the exit status, used instead of the text in the tail */
 };
 
 /* An option as it was given on the command line. */
 struct option_given {
     const struct option_row *row;
     const struct option_group *group;
-    const char *name;           /* as the user wrote it, without dashes; for a letter, the name in the row */
+    /* name as the user wrote it, without dashes; for a one-letter option, the name in the row */
+    const char *name;
     int n;
     char **words;               /* the values of the option */
 };
@@ -109,7 +110,7 @@ struct option_table {
     /*
      * Text of --help before and after the options. The head has the lines of "Usage:" and a description. If the tool
      * has commands, an empty line, a title and one entry per command follow. An entry consists of two spaces, the words
-     * of the command, at least two spaces, and its description.
+     * of the command, at least two spaces, and the description of the command.
      */
     const char *head, *tail;            /* the --help of a command omits the first sentence of the description */
     const struct option_group *groups;  /* ends with a group without rows */
@@ -117,8 +118,8 @@ struct option_table {
     const struct option_command *commands;      /* words that may come first; ends with a row without a name; NULL:
                                                    none */
     /*
-     * Words that do not belong to an option, in the order in which they were given. They are stored as texts; with
-     * `take`, all remaining words are passed to that function. NULL: such words are errors.
+     * The row for words that do not belong to an option, in the order in which they are given. The words are stored as
+     * texts. With `take`, the remaining words are passed to that function. NULL: such words are errors.
      */
     const struct option_row *operands;
     void *ctx;
@@ -142,13 +143,13 @@ enum option_kind option_kind(const struct option_row *r);       /* never returns
  */
 bool option_is_shown(const struct option_row *r);
 /*
- * Return the row of the option `name`, which is given without dashes. If this is an alias, the row to which it refers
- * is returned. NULL if there is no such option.
+ * Return the row of the option `name`, which is given without dashes. If the option is an alias, returns the row to
+ * which it refers. Returns NULL if there is no such option.
  */
 const struct option_row *option_find(const struct option_table *o, const char *name);
 /*
- * Return the row of the option `name`, which may be abbreviated if only one option begins with it. NULL if there is no
- * such option, or if several options match.
+ * Return the row of the option `name`. The name may be abbreviated if only one option begins with it. Returns NULL if
+ * there is no such option, or if several options match.
  */
 const struct option_row *option_meant(const struct option_table *o, const char *name);
 /* Return the known name that is most similar to `name`, or NULL if none is similar. */
@@ -163,9 +164,10 @@ const char *option_word(const char *words, int i, int *len);
 /* ---- option_value.c: convert words into a field ---- */
 
 /*
- * Set the field of row r in the struct `into` from n words. A flag accepts no word or one (true, false, 1, 0, ...). A
- * list accepts any number of words. A row with `many` accepts any number, each parsed separately. All other options
- * accept one word. `label` is the option's name in messages. Returns -1 with ERR_USAGE if a value is invalid.
+ * Set the field of row r in the struct `into` from n words. A flag accepts no word, or one (true, false, 1, 0, ...). A
+ * list accepts any number of words. A row with `many` accepts any number of words, and parses each of them separately.
+ * All other options accept one word. `label` is the name of the option in messages. Returns -1 with ERR_USAGE if a
+ * value is invalid.
  */
 MUST_CHECK int option_set_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
                                 struct err *e);
@@ -190,9 +192,9 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
 /*
  * Append the text of --help. `name` is what the user typed to start the tool; it replaces the tool's name in examples.
- * If `name` contains the option o->lead, `lead` is this option with its dashes, else NULL. If c is not NULL, only this
- * command and its options are described. If `name` is a command of shardkit, all commands in the text are replaced by
- * commands of shardkit.
+ * If `name` contains the option o->lead, `lead` is this option with its dashes; otherwise `lead` is NULL. If c is not
+ * NULL, only this command and its options are described. If `name` is a command of shardkit, all commands in the text
+ * are replaced by commands of shardkit.
  */
 void option_table_help(const struct option_table *o, const char *name, const char *lead,
                        const struct option_command *c, struct strbuf *text);
@@ -203,12 +205,13 @@ void option_table_bash(const struct option_table *o, struct strbuf *text);
 void option_table_zsh(const struct option_table *o, struct strbuf *text);
 void option_table_fish(const struct option_table *o, struct strbuf *text);
 /*
- * A command of these scripts, for a format of printf: prints the names in the output of `ckpt-inspect ls --json`. They
- * come from a checkpoint, which may be hostile: only names without characters that are special to a shell are printed.
+ * A command of these scripts that prints the names in the output of `ckpt-inspect ls --json`. It is written for a
+ * format of printf. The names come from a checkpoint, which may be hostile, so only names without characters that are
+ * special to a shell are printed.
  */
 #define OPTION_NAMES_IN_JSON "grep -oE '\"name\":\"[][A-Za-z0-9_./+@%%-]+\"' | cut -d'\"' -f4"
 /*
- * Append the names of the options in a group that have no line of their own in the help, such as "--a, --b 1".
+ * Append the names of those options in a group that have no line of their own in the help, such as "--a, --b 1".
  * `between` separates the names. If an option accepts only a single value (OPTION_ONLY), this value follows the name.
  */
 void option_names(const struct option_group *g, const char *between, struct strbuf *text);

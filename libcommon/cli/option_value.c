@@ -65,7 +65,7 @@ static int set_octal(int64_t *out, const char *word, const char *label, struct e
     return 0;
 }
 
-/* Parse a number as Python parses a float: '_' between digits is allowed, hexadecimal and "nan" are not. */
+/* Parse a number as Python parses a float. '_' between digits is allowed; hexadecimal numbers and "nan" are not. */
 static int set_real_field(const struct option_row *r, double *out, const char *word, const char *label, struct err *e)
 {
     char text[64], *end = text;

@@ -84,7 +84,7 @@ const char *verb_nearest(const char *name)
     return parse_nearest(name, names, n);
 }
 
-/* If `text` begins with `word`, and the word ends there, return the length of `word`; otherwise return 0. */
+/* If `text` begins with `word`, and the word ends there, returns the length of `word`. Otherwise returns 0. */
 static size_t begins_with(const char *text, const char *word)
 {
     const size_t n = strlen(word);
@@ -97,8 +97,8 @@ static size_t begins_with(const char *text, const char *word)
 }
 
 /*
- * If `text` begins with the words `a` and `b`, separated by a space, return their length; otherwise return 0. If b is
- * NULL, only `a` is compared.
+ * If `text` begins with the words `a` and `b`, separated by a space, returns the length of both with the space.
+ * Otherwise returns 0. If b is NULL, only `a` is compared.
  */
 static size_t begins_with_two(const char *text, const char *a, const char *b)
 {

@@ -15,7 +15,7 @@ struct front_verb {
     const char *name;
     enum verb_group group;
     const char *tool;           /* NULL: --to determines the tool (struct front_form) */
-    const char *word;           /* word that is put in front of the user's words, such as "verify"; NULL: none */
+    const char *word;           /* word that precedes the user's words, such as "verify"; NULL: none */
     const char *text;           /* what the verb does, for the list of verbs */
 };
 
@@ -40,9 +40,9 @@ const struct front_form *form_find(const char *name);
  */
 const char *verb_nearest(const char *name);
 /*
- * `words` may begin with a command that has the name of a tool, such as "ckpt-inspect verify". In this case return its
- * length in bytes, and set *verb to the verb of shardkit for it ("verify"). If the verb is "convert", *form is set to
- * the form that the command writes ("hdf5" for "ds2universal --format hdf5"), else to NULL. Return 0 if `words` does
+ * Find the verb of shardkit for a command of a tool at the start of `words`, such as "ckpt-inspect verify". Returns the
+ * length of the command in bytes, and sets *verb to the verb ("verify"). If the verb is "convert", *form is set to the
+ * form that the command writes ("hdf5" for "ds2universal --format hdf5"), otherwise to NULL. Returns 0 if `words` does
  * not begin with the name of a tool.
  */
 size_t verb_of_command(const char *words, const char **verb, const char **form);
