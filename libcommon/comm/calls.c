@@ -12,8 +12,8 @@ static int run_collective(struct comm *c, const struct collective *x, struct dev
 }
 
 /*
- * Start a collective that runs outside of the caller's stream. Without a device, the transport completes it before this
- * function returns.
+ * Start a collective that runs outside of the caller's stream. Without a device, the transport completes the collective
+ * before this function returns.
  */
 static int start_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
                             struct err *e)

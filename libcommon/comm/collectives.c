@@ -19,7 +19,7 @@
 enum {
     DIRECT_MAX = 16,                    /* maximum group size for direct exchange */
     SMALL_BYTES = 16384,                /* "few bytes" for groups of more than two members */
-    /* "few bytes" for groups of two: the direct exchange sends as many bytes, and waits once less */
+    /* "few bytes" for groups of two: the direct exchange sends the same number of bytes, with one wait less */
     SMALL_PAIR_BYTES = 262144,
     BROADCAST_SPLIT_BYTES = 524288,     /* broadcasts from this size on are split into parts */
     ALIGN = 64,
@@ -31,7 +31,7 @@ static size_t elem_array_bytes(int64_t n, enum dtype t)
 }
 
 /*
- * Returns the k-th of the other members, counted from this member's neighbour, so that the members do not all start
+ * Returns the k-th of the other members, counted from this member's neighbour. The members therefore do not all start
  * with the same one.
  */
 static int other(const struct comm *c, int k)
@@ -97,8 +97,8 @@ static int gather_doubling(struct comm *c, const void *in, size_t b, const void 
 }
 
 /*
- * Gather b bytes from each member. slot[r] is set to the bytes of member r: in the staging memory or, for this member,
- * possibly `in` itself.
+ * Gather b bytes from each member. slot[r] is set to the bytes of member r. These are in the staging memory; those of
+ * this member may be `in` itself.
  */
 static int gather_small(struct comm *c, const void *in, size_t b, const void **slot, struct err *e)
 {
@@ -117,7 +117,7 @@ static bool is_small(const struct comm *c, size_t b)
 /* ---- many bytes ---- */
 
 /*
- * Returns the largest number of elements in one member's part, if the parts that all other members send must fit in the
+ * Returns the largest number of elements of one member's part for which the parts sent by all other members fit in the
  * staging memory.
  */
 static int64_t part_max(const struct comm *c, enum dtype t)
@@ -151,8 +151,8 @@ static void member_parts_free(struct parts *p)
 }
 
 /*
- * Reduce one piece: send the p->n[r] elements at p->at[r] to each member r, add the parts received from all members to
- * this member's own part, and store the sums in `out`. n[r] may be 0.
+ * Reduce one piece. Sends the p->n[r] elements at p->at[r] to each member r, adds the parts received from all members
+ * to this member's own part, and stores the sums in `out`. n[r] may be 0.
  */
 static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t, enum comm_op op, struct err *e)
 {
@@ -184,8 +184,8 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
 }
 
 /*
- * Exchange finished parts: receive the n[r] elements of each member r at to[r]. This member's own part must already be
- * in its place.
+ * Exchange finished parts. The n[r] elements of each member r are received at to[r]. This member's own part must
+ * already be in its place.
  */
 static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
 {

@@ -70,33 +70,33 @@ struct comm_options {
      */
     void (*say)(void *arg, const char *line);
     /*
-     * Called on every rank that is still alive when the job is being ended, as the last opportunity to write the reason
-     * to a file. Runs in the monitor's thread. The process ends when this function returns, or after 3 s.
+     * Called on every rank that is still alive when the job is being ended. This is the last opportunity to write the
+     * reason to a file. Runs in the monitor's thread. The process ends when this function returns, or after 3 s.
      */
     void (*on_abort)(void *arg, const struct watch_end *end);
     /*
-     * Called on rank 0 after on_abort, when the other ranks have left or been killed. Meant for slow work, such as
-     * syncing the file that on_abort has written, and also limited to 3 s. Runs in the monitor's thread. May be NULL;
-     * requires on_abort.
+     * Called on rank 0 after on_abort, when the other ranks have left or been killed. It is meant for slow work, such
+     * as syncing the file that on_abort has written. It is also limited to 3 s. Runs in the monitor's thread. May be
+     * NULL; requires on_abort.
      */
     void (*on_left)(void *arg);
     /*
-     * Called immediately before the process ends: after both callbacks above, or from a signal handler that interrupts
-     * one of them when its 3 s are over. Must be async-signal-safe. May be NULL.
+     * Called immediately before the process ends. The call follows the two callbacks above, or comes from a signal
+     * handler that interrupts one of them when its 3 s are over. Must be async-signal-safe. May be NULL.
      */
     void (*on_leave)(void);
     struct watch_statuses statuses;
     /*
-     * Called when the job has made no progress for some time: `text` names the rank that waits and the rank it waits
-     * for. Called with NULL when the job makes progress again. Runs in a thread of its own, on rank 0; on other ranks
-     * if rank 0 does not answer.
+     * Called when the job has made no progress for some time. `text` names the rank that waits and the rank that it
+     * waits for. Called with NULL when the job makes progress again. Runs in a thread of its own on rank 0. If rank 0
+     * does not answer, it runs on other ranks.
      */
     void (*on_stall)(void *arg, const char *text);
     /*
-     * Both functions are meant for time measurements and are called in the rank's own thread. They may be NULL.
-     * on_call: a communication call of group `group` begins; or, if `outside` is true, a wait for something other than
-     * a rank, where `group` is the file waited for, or NULL. call NULL: the call or the wait has ended. on_phase:
-     * receives the arguments of watch_phase().
+     * These two functions are for time measurements. Both are called in the rank's own thread and may be NULL.
+     * on_call() is called when a communication call of group `group` begins. If `outside` is true, the rank begins a
+     * wait for something other than a rank; `group` is then the file waited for, or NULL. If `call` is NULL, the call
+     * or the wait has ended. on_phase() receives the arguments of watch_phase().
      */
     void (*on_call)(void *arg, const char *call, const char *group, bool outside);
     void (*on_phase)(void *arg, const char *phase, int micro_batch);
@@ -124,9 +124,9 @@ struct comm_place {
  */
 MUST_CHECK int comm_world_open(const struct comm_options *o, struct comm_world **world, struct err *e);
 /*
- * Close the world in an orderly way: wait until every rank has made this call, end the monitor and the transport.
- * Groups must have been closed before. NULL is allowed. If a rank ends without this call, the monitor ends the whole
- * job.
+ * Close the world in an orderly way. Waits until every rank has made this call, and then ends the monitor and the
+ * transport. All groups must have been closed before. NULL is allowed. If a rank ends without this call, the monitor
+ * ends the whole job.
  */
 void comm_world_close(struct comm_world *w);
 
@@ -137,34 +137,33 @@ struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and
 
 /*
  * End the whole job because this rank has failed. Rank 0 prints "rank 3 (host h, pid p) failed: REASON". Then every
- * process exits with `status`, or with the status for a lost rank (watch_statuses) if this rank failed because it lost
- * its connection to another. Does not return. May be called from any thread, but not from a signal handler. If the
- * world is NULL, prints the reason and exits.
+ * process exits with `status`. If this rank failed because it lost its connection to another rank, the processes exit
+ * with the status for a lost rank instead (watch_statuses). Does not return. May be called from any thread, but not
+ * from a signal handler. If the world is NULL, prints the reason and exits.
  */
 _Noreturn void comm_abort(struct comm_world *w, int status, const char *reason);
 
 
 /*
- * Declare that from now on, in all groups, the buffers of calls with a stream are in memory of the device of `net`; if
- * `net` is NULL, in host memory again. Every rank must make this call, while no group is open except the world's. The
- * device remains in use until its groups are closed, which must happen before the kernels are closed.
+ * Declare where the buffers of later calls with a stream are, in all groups: in memory of the device of `net` or, if
+ * `net` is NULL, in host memory. Every rank must make this call, while no group is open except the world's. The device
+ * remains in use until its groups are closed. They must be closed before the kernels are closed.
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
 /*
- * Returns the seconds that this rank has waited for others so far. On the CPU this is the time in calls (including
- * copying and adding). On a GPU it is the time that the host spent in calls that are complete on return. After
- * comm_time_waits() it also includes the time that the device's streams spent in collectives and in comm_wait(), for
- * calls that a comm_sync() has completed. The measurement costs a pair of events per call. comm_time_waits() has no
- * effect without a device, and ends when the device changes.
+ * Measure how long this rank waits for others. comm_seconds_waiting() returns the seconds so far. On the CPU this is
+ * the time in calls, including copying and adding. On a GPU it is the time that the host spent in calls that are
+ * complete on return. After comm_time_waits() it also includes the time that the device's streams spent in collectives
+ * and in comm_wait(), for calls that a comm_sync() has completed. The measurement costs a pair of events per call.
+ * comm_time_waits() has no effect without a device, and ends when the device changes.
  */
 void comm_time_waits(struct comm_world *w);
 double comm_seconds_waiting(const struct comm_world *w);
 
 /*
- * Set the description of this rank's device, such as "GPU-53a7.. at 0000:1b:00.0". From now on the messages of all
- * ranks contain it after host and pid. Every rank must make this call exactly once; a rank without a description passes
- * "".
+ * Set the description of this rank's device, such as "GPU-53a7.. at 0000:1b:00.0". Later messages of all ranks contain
+ * it after host and pid. Every rank must make this call exactly once; a rank without a description passes "".
  */
 MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
 /*
@@ -176,14 +175,17 @@ const char *comm_device_name(const struct comm_world *w, int rank);
 /* ---- groups ---- */
 
 /*
- * Create the group of `ranks` (n of them, world numbers, without duplicates, in group order). Every member must
- * call this with the same list and name; no other rank may. Members that share two groups must create them in the
- * same order. `name` (for example "tp") appears in messages and is copied. Returns NULL with *e filled if the members'
- * lists differ.
+ * Create a group. `ranks` are the world numbers of its n members, in group order and without duplicates. Every member
+ * must call this function with the same list and name; no other rank may. Members that share two groups must create the
+ * groups in the same order. `name` (for example "tp") appears in messages and is copied. Returns NULL with *e filled if
+ * the members' lists differ.
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
-/* Close a group; NULL is allowed. Waits for the other members to close it only if there is a device. */
+/*
+ * Close a group; NULL is allowed. Only if there is a device, the call waits until the other members close the group,
+ * too.
+ */
 void comm_close(struct comm *c);
 int comm_rank(const struct comm *c);        /* Returns this rank's number in the group, 0 .. size - 1. */
 int comm_size(const struct comm *c);
@@ -209,9 +211,9 @@ struct comm_data {
  */
 MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
- * Reduce in[size*n] over all members like comm_all_reduce(), with the same bits, but give each member only its part:
- * member r receives the r-th n elements of the result in out[n]. The call is in place if out == in + comm_rank*n
- * elements; the other parts of `in` are then unchanged.
+ * Reduce in[size*n] over all members like comm_all_reduce(), with the same bits, but give each member only its part.
+ * Member r receives elements r*n to (r+1)*n - 1 of the result in out[n]. The call is in place if out == in +
+ * comm_rank*n elements. The other parts of `in` are then unchanged.
  */
 MUST_CHECK int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
@@ -226,9 +228,9 @@ MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
 
 /*
  * Make the host wait for all work queued in `s`, and report failures of the device or between devices. Does not
- * communicate with the other members. The monitor (watch.h) supervises this wait, unlike one inside
- * dev_ops.stream_sync(), and reports a hang together with the last call that was queued. Without a device it returns 0
- * at once.
+ * communicate with the other members. Unlike a wait inside dev_ops.stream_sync(), this wait is supervised by the
+ * monitor (watch.h). If the wait hangs, the monitor reports the last call that was queued. Without a device the call
+ * returns 0 at once.
  */
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
@@ -246,12 +248,12 @@ MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, 
                                      struct comm_req **req, struct err *e);
 /*
  * Let started collectives of the group use shared memory, if the devices of one host can access each other's memory.
- * From then on, a started collective that gathers, or that sums fp32 or bf16, uses shared memory if its buffers lie in
- * [base, base + bytes). Such a collective runs concurrently with computation, does not use its resources, and adds and
- * rounds in the same order as on the CPU. All members must make this call before they start any collective, with memory
- * of the device's alloc(), the same layout and the same sizes. The memory must not be freed before the group is closed.
- * `room` is the number of bytes of device memory for each member's part of a sum in transit; larger parts are sent in
- * pieces. comm_share_bytes() returns the device memory that this call uses.
+ * Later started collectives use it if they gather, or sum fp32 or bf16, and their buffers lie in [base, base + bytes).
+ * Such a collective runs concurrently with computation, does not use its resources, and adds and rounds in the same
+ * order as on the CPU. All members must make this call before they start any collective, with memory of the device's
+ * alloc(), the same layout and the same sizes. The memory must not be freed before the group is closed. `room` is the
+ * number of bytes of device memory for each member's part of a sum in transit; larger parts are sent in pieces.
+ * comm_share_bytes() returns the device memory that this call uses.
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
 /*
@@ -284,8 +286,8 @@ MUST_CHECK int comm_send_start(struct comm *c, const struct comm_data *d, int to
 MUST_CHECK int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct dev_stream *s,
                                struct comm_req **req, struct err *e);
 /*
- * Wait until the operation *req is complete (on a GPU: queue this wait in `s`), free *req and set it to NULL. *req may
- * be NULL.
+ * Wait until the operation *req is complete, free *req and set it to NULL. On a GPU, this wait is queued in `s`. *req
+ * may be NULL.
  */
 MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e);
 
@@ -294,10 +296,10 @@ MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err
 #define COMM_HOST_MAX 65536     /* maximum size of one comm_host_send() in bytes */
 
 /*
- * Send bytes of host memory. Copies the data and never waits for the receiver. Bytes that cannot be sent at once are
- * sent later, while this rank waits in a call that is complete on return or in comm_sync(), but not while it waits for
- * a device in any other way. A rank that still has data to send must not enter such another wait before the receiver
- * has confirmed that everything has arrived.
+ * Send bytes of host memory. The call copies the data and never waits for the receiver. Bytes that cannot be sent at
+ * once are sent later, while this rank waits in comm_sync() or in a call that is complete on return. They are not sent
+ * while this rank waits for a device in any other way. A rank that still has data to send must not enter such another
+ * wait before the receiver has confirmed that everything has arrived.
  */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
 /*

@@ -59,7 +59,10 @@ struct comm {
     uint32_t id;
     int rank, size;
     int *ranks;                 /* world numbers, in group order */
-    /* numbers of calls, of messages sent and of messages received: they identify a call in messages and in the watch */
+    /*
+     * numbers of calls, of messages sent and of messages received; a number identifies a call in messages and in the
+     * watch
+     */
     uint64_t n_calls, n_sent, n_received;
     struct dev_link *link;      /* for the device's collectives; NULL until the first one */
     struct lane side;           /* for started collectives */
@@ -75,15 +78,16 @@ static inline uint32_t comm_channel(const struct comm *c, enum channel_use use)
 }
 
 /*
- * A message that has been started, in several parts if it is longer than a transport's limit; or an operation that has
- * been started on a device.
+ * A message that has been started, or an operation that has been started on a device. A message that is longer than a
+ * transport's limit consists of several parts.
  */
 struct comm_req {
     struct comm *c;
     const char *name;
     uint64_t number;
     struct comm_req *next;      /* in the list of host sends in progress */
-    struct dev_event *done;     /* for an operation on a device: its end; `n` is 0 and no other member is used */
+    /* for an operation on a device, the event of its end; `n` is then 0 and no other member is used */
+    struct dev_event *done;
     int n;
     struct xfer x[];
 };
@@ -111,9 +115,9 @@ void group_reap_loose(struct comm_world *w);    /* free the host sends that have
 MUST_CHECK int group_drain_loose(struct comm_world *w, struct err *e);
 
 /*
- * Begin and end a call. group_call_begin() adds it to the watch's record. group_call_end() removes it from the record.
- * If rc < 0, it also sets *e to the error `inside`, preceded by the name of the call: "all_reduce #12 of group tp: rank
- * 3: ...".
+ * Begin and end a call. group_call_begin() adds the call to the watch's record; group_call_end() removes the call from
+ * it. If rc < 0, group_call_end() also sets *e to the error `inside`, preceded by the name of the call: "all_reduce #12
+ * of group tp: rank 3: ...".
  */
 void group_call_begin(struct comm *c, const char *name, uint64_t number);
 MUST_CHECK int group_call_end(struct comm *c, const char *name, uint64_t number, int rc,
@@ -131,7 +135,7 @@ struct collective {
 const char *collective_name(enum collective_kind kind);         /* e.g. "all_reduce" */
 
 /*
- * Execute a collective on host memory over the transport. The call counts in c->n_calls and appears as `name` in
+ * Execute a collective on host memory over the transport. The call is counted in c->n_calls and appears as `name` in
  * reports. Fails with ERR_USAGE like collectives_check().
  */
 MUST_CHECK int collectives_run(struct comm *c, const char *name, const struct collective *x, struct err *e);
@@ -145,7 +149,7 @@ MUST_CHECK int collectives_check(const struct comm *c, const char *name, const s
 
 MUST_CHECK int device_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e);
 /*
- * Start a collective outside of `s`. *done is set to the event of its end, as by device_start(); to NULL if no
+ * Start a collective outside of `s`. *done is set to the event of its end, as in device_start(), or to NULL if no
  * communication is needed.
  */
 MUST_CHECK int device_collective_start(struct comm *c, const struct collective *x, struct dev_stream *s,
@@ -159,8 +163,8 @@ void device_close(struct comm *c);      /* close a group's links */
 /* ---- stall.c ---- */
 
 /*
- * Measure an operation that may make `s` wait for other ranks: call stall_begin() before it, and pass its result to
- * stall_end() after it.
+ * Measure an operation that may make `s` wait for other ranks. stall_begin() must be called before the operation, and
+ * stall_end() with the result of stall_begin() after it.
  */
 int stall_begin(struct comm_world *w, struct dev_stream *s);
 void stall_end(struct comm_world *w, int i, struct dev_stream *s);

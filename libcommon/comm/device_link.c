@@ -20,9 +20,8 @@
 #include "libcommon/comm/socket.h"
 
 /*
- * Number of multiprocessors that calls outside of the caller's stream may take away from computation. A message goes to
- * one neighbour only: 4 multiprocessors transfer 64 MiB, the boundary of a stage of a 7B model, in less than a
- * millisecond.
+ * Numbers of multiprocessors that calls outside of the caller's stream may take from computation. A message goes to one
+ * neighbour only. 4 multiprocessors transfer 64 MiB, the boundary of a stage of a 7B model, in less than a millisecond.
  */
 enum { MESSAGE_SMS = 4, SIDE_SMS = 16 };
 
@@ -61,7 +60,10 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
     return open_link(c, id, c->rank, c->size, sms, e);
 }
 
-/* Send n_bytes at `mine` to the other member of a pair and receive its n_bytes at `theirs`, through host memory. */
+/*
+ * Send the n_bytes at `mine` to the other member of a pair, and receive that member's n_bytes at `theirs`, through host
+ * memory.
+ */
 static int exchange_with_pair(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
     struct err inside = {0};
@@ -78,8 +80,8 @@ static int exchange_with_pair(struct comm *c, int other, const void *mine, void 
 }
 
 /*
- * Open one direction between two members: a link, its stream and, if possible, memory of the receiver that both share,
- * for messages of n_bytes.
+ * Open one direction between two members. This opens a link with its stream and, if possible, memory of the receiver
+ * that both members share, for messages of n_bytes.
  */
 static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64_t n_bytes, struct err *e)
 {
@@ -182,7 +184,7 @@ static void begin_device_call(struct comm *c, const char *name, uint64_t number)
 
 /*
  * End a call that began with begin_device_call(). Restores in_calls_ns, so that the time for queueing does not count as
- * waiting for other ranks: if the queue is full, the device is busy, and stall.c measures its waits.
+ * waiting for other ranks. If the queue is full, the device is busy, and stall.c measures the waits of the device.
  */
 static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 {
@@ -255,7 +257,7 @@ static int need_side(struct comm *c, struct err *e)
     return 0;
 }
 
-/* If one member cannot share memory, no member does, because all members must use the same method. */
+/* If one member cannot share memory, no member shares memory, because all members must use the same method. */
 int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -343,8 +345,8 @@ void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
 enum { SPIN_US = 200, NAP_US = 20, CHECK_EVERY = 256 };
 
 /*
- * Continue pending host transfers while comm_sync() waits for the device. The rank that the device waits for may
- * need one of these messages before it queues its part of the collective.
+ * Continue pending host transfers while comm_sync() waits for the device. The rank that the device waits for may need
+ * one of these messages before it can queue its part of the collective.
  */
 static int move_loose(struct comm_world *w, struct err *e)
 {

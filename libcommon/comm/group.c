@@ -39,8 +39,8 @@ int group_post(struct comm *c, struct xfer *x, const struct group_message *m, st
 }
 
 /*
- * Returns the number of unfinished receives among the n messages or, if all receives are done, the number of unfinished
- * sends. *first is set to the peer of the first unfinished message that was counted.
+ * Returns the number of unfinished receives among the n messages. If all receives are done, returns the number of
+ * unfinished sends. *first is set to the peer of the first message that was counted.
  */
 static int count_waiting(const struct xfer *x, int n, int *first)
 {

@@ -20,8 +20,8 @@ const char *launch_name(enum launch_kind kind)
 }
 
 /*
- * Parse the number in an environment variable. Returns 0 if *out is set, 1 if the variable is not set (*out is then
- * unchanged), -1 if its value is not a number.
+ * Parse the number in an environment variable. Returns 0 if *out is set. Returns 1, with *out unchanged, if the
+ * variable is not set. Returns -1 if its value is not a number.
  */
 static int env_int(const char *name, int max, int *out, struct err *e)
 {
@@ -114,7 +114,8 @@ static int slurm_master(struct launch *l, struct err *e)
 
 /*
  * Returns a number that identifies the job, computed from torchrun's run id and the port. The id alone is not
- * sufficient, because "none" is its default; the port alone is not, because a later job may use it again.
+ * sufficient, because its default is "none". The port alone is not sufficient, because a later job may use the same
+ * port.
  */
 static uint64_t job_of(const struct launch *l)
 {

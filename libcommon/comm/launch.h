@@ -29,12 +29,12 @@ struct launch {
     const char *size_name;
     int rank, size;
     int local_rank, local_size; /* on this host; -1: unknown */
-    bool pmi;                   /* the launcher provides PMIx or PMI, through which an MPI library can find its peers */
+    bool pmi;                   /* the launcher provides PMIx or PMI, which an MPI library uses to find its peers */
     char master[256];           /* host that rank 0 runs on; "" = unknown */
     int port;                   /* port that rank 0 listens on; 0 = unknown */
     /* torchrun's own store already listens on `port`, so rank 0 uses another port near it */
     bool port_in_use;
-    /* Distinguishes this job's ranks from those of another job that connect to the same port. */
+    /* Distinguishes the ranks of this job from those of another job that connect to the same port. */
     uint64_t job;
 };
 

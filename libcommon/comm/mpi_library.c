@@ -49,7 +49,7 @@ static void *load_file(const struct launch *l, char *tried, size_t room)
     }
     tried[0] = '\0';
     for (int i = 0; i < n; i++) {
-        /* RTLD_GLOBAL, because Open MPI's plug-ins search the global symbols for those of the library. */
+        /* RTLD_GLOBAL is needed because Open MPI's plug-ins look up the library's symbols among the global symbols. */
         void *file = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
         size_t used = strlen(tried);
 

@@ -29,7 +29,8 @@ enum {
 struct mpi_abi {
     const char *name;
     size_t handle_size;         /* 8, or 4 */
-    size_t status_size, status_error_at;        /* in bytes: size of an MPI_Status, and the offset of the error in it */
+    /* size of an MPI_Status, and offset of the error in it, both in bytes */
+    size_t status_size, status_error_at;
     int err_truncate, err_in_status, tag_ub;
 };
 
@@ -52,10 +53,10 @@ struct mpi_library {
 };
 
 /*
- * Load the library; only the first call does. The environment variable SHARDKIT_MPI names its file; otherwise the file
- * names above are tried, beginning with those of the MPI that the launcher belongs to. Returns NULL with ERR_USAGE if
- * no file can be loaded, or if the library has another binary interface. The library stays loaded. Must not be called
- * by several threads at once.
+ * Load the MPI library. Only the first call loads it. The environment variable SHARDKIT_MPI names the library's file.
+ * If it is not set, the file names above are tried, beginning with those of the MPI to which the launcher belongs.
+ * Returns NULL with ERR_USAGE if no file can be loaded, or if the library has another binary interface. The library
+ * stays loaded. Must not be called by several threads at once.
  */
 MUST_CHECK const struct mpi_library *mpi_library_load(const struct launch *l, struct err *e);
 

@@ -56,7 +56,7 @@ static inline float widen16(uint16_t x)
 }
 
 /*
- * Round to fp16 like f32_to_f16(), but without a branch, so that the loop around the call is vectorised: all three
+ * Round to fp16 like f32_to_f16(), but without a branch, so that the loop around the call is vectorised. All three
  * cases are computed, and one is selected.
  */
 static inline uint16_t narrow16(float f)

@@ -10,7 +10,7 @@
 
 #include "libcommon/comm/comm_impl.h"
 
-enum { STALLS = 4096 };         /* enough for a step of 96 micro-batches over 10 blocks with TP > 1 */
+enum { STALLS = 4096 };         /* enough for a step of 96 micro-batches through 10 blocks with TP > 1 */
 
 struct stalls {
     double seconds;             /* sum of the waits that have been read */

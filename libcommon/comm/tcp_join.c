@@ -27,12 +27,12 @@
 enum { HERE_BYTES = 16, HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
 #define MAGIC UINT64_C(0x314e494a4b444853)      /* "SHDKJIN1" */
 /*
- * Time limit for the first bytes of a connection. A port scanner that sends nothing must not block the start of the
- * job.
+ * Time limit for the first bytes of a connection. It prevents a port scanner that sends nothing from blocking the start
+ * of the job.
  */
 #define HELLO_NS (2 * INT64_C(1000000000))
 /*
- * Time limit for the first bytes from rank 0, which may be busy with a port scanner for HELLO_NS. If a host drops
+ * Time limit for the first bytes from rank 0. Rank 0 may be busy with a port scanner for HELLO_NS. If a host drops
  * packets, each of its ports costs this time.
  */
 #define HERE_NS (3 * INT64_C(1000000000))
@@ -65,7 +65,7 @@ static int port_at(const struct launch *l, int i)
     return l->port + TCP_JOIN_PORTS > 65535 ? l->port - 1 - i : l->port + 1 + i;
 }
 
-/* Format the address at which rank 0 is searched: "node1:29500", or "node1, ports 29501 to 29516". */
+/* Format the address at which this rank looks for rank 0: "node1:29500", or "node1, ports 29501 to 29516". */
 static void name_root(const struct launch *l, char *text, size_t room)
 {
     if (l->port_in_use)
@@ -103,7 +103,7 @@ static void report_missing_ranks(const struct join *j, struct err *e)
 }
 
 /*
- * Handle a new connection to rank 0. Returns 0 if it comes from a rank of this job, 1 if it does not, -1 if the job
+ * Handle a new connection to rank 0. Returns 0 if it comes from a rank of this job, 1 if it does not, and -1 if the job
  * cannot start.
  */
 static int recv_rank_hello(struct join *j, int fd, struct err *e)
@@ -249,8 +249,8 @@ static int greet(struct join *j, int r, struct err *e)
 
     memcpy(&a, j->table + TABLE_HEAD + r * TABLE_ROW, 4);
     /*
-     * Rank r is on rank 0's host and connected to rank 0 through loopback, so other hosts reach r at the address of
-     * rank 0.
+     * Rank r is on the host of rank 0, and is connected to rank 0 through loopback. Other hosts therefore reach rank r
+     * at the address of rank 0.
      */
     if (socket_is_loopback(a))
         a = j->master;

@@ -33,11 +33,11 @@ struct xfer {
 struct transport {
     const char *name;           /* e.g. "mpi" */
     int rank, size;
-    bool crowded;               /* ranks share processors, so waits sleep sooner; the caller may change this */
+    bool crowded;               /* ranks share processors, so that waits sleep sooner; the caller may change this */
     atomic_int lost;            /* a rank whose connection broke, or -1; any thread may read it */
     int (*start)(struct transport *t, struct xfer *x, struct err *e);
     /*
-     * Transfer the data that can be transferred now. `idle` means that the caller has nothing else to do: the function
+     * Transfer the data that can be transferred now. If `idle` is true, the caller has nothing else to do; the function
      * then returns when something was transferred, or after a short time.
      */
     int (*progress)(struct transport *t, bool idle, struct err *e);

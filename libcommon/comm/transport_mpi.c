@@ -21,7 +21,7 @@
 
 enum {
     SPIN_NS = 100000,           /* how long to poll before the first nap */
-    CROWDED_TRIES = 4,          /* if ranks share processors: how many times to yield before the first nap */
+    CROWDED_TRIES = 4,          /* number of yields before the first nap, if ranks share processors */
     NAP_MIN_NS = 10000, NAP_MAX_NS = 200000,
 };
 
@@ -144,7 +144,10 @@ static int test(struct mpi *m, int *moved, struct err *e)
     return 0;
 }
 
-/* Pause before the next attempt to transfer data: not at all at first, then for increasingly long naps. */
+/*
+ * Pause before the next attempt to transfer data. The first attempts are made without a pause; later pauses are
+ * increasingly long naps.
+ */
 static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
 {
     if (m->t.crowded ? tries < CROWDED_TRIES : clock_ns() - since_ns < SPIN_NS) {
@@ -178,7 +181,7 @@ static void mpi_close(struct transport *t, bool orderly)
 {
     struct mpi *m = (struct mpi *)t;
 
-    /* Call MPI_Finalize() only in an orderly end: it waits until all ranks have called it. */
+    /* MPI_Finalize() is called only in an orderly end, because it waits until all ranks have called it. */
     if (orderly) {
         m->library->comm_free(&m->comm);
         m->library->finalize();

@@ -44,13 +44,13 @@ struct peer {
     int fd;
     /* Outgoing messages, the oldest first. */
     struct xfer *out, **out_end;
-    /* Receives of all channels that wait for a message, the oldest first. */
+    /* The receives of all channels that wait for a message, oldest first. */
     struct xfer *want, **want_end;
     struct early *early, **early_end;
     /* The read-ahead buffer: bytes that were read from the connection but not parsed yet. */
     uint8_t *in;
     size_t in_at, in_end;
-    /* The message that is being received: the receive that it belongs to, and the address for its next byte. */
+    /* The message that is being received: the receive to which it belongs, and the address for its next byte. */
     struct xfer *into;
     struct early *into_early;
     char *body;
@@ -154,8 +154,8 @@ static void body_done(struct peer *p)
 }
 
 /*
- * Parse the message header at the start of the read-ahead buffer, and determine where its body is stored. Returns 0 if
- * that succeeded, 1 if the message must stay in the buffer because no receive waits for it.
+ * Parse the message header at the start of the read-ahead buffer, and determine where the body is to be stored. Returns
+ * 0 on success. Returns 1 if the message must stay in the buffer, because no receive waits for it.
  */
 static int begin_message(struct tcp *tcp, int r, struct err *e)
 {
@@ -199,7 +199,7 @@ static void body_moved(struct peer *p, size_t k)
         body_done(p);
 }
 
-/* Move the data in the read-ahead buffer to the receives that it belongs to. */
+/* Move the data in the read-ahead buffer to the receives to which the data belongs. */
 static int distribute_read_ahead(struct tcp *tcp, int r, struct err *e)
 {
     struct peer *p = &tcp->peer[r];
@@ -267,8 +267,8 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
 }
 
 /*
- * Complete a receive whose message, or its beginning, has already been read and kept in memory. *taken is set if there
- * was one.
+ * Complete a receive whose message has already been read, as a whole or in part, and kept in memory. *taken is set if
+ * there is such a message.
  */
 static int recv_early_message(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
 {

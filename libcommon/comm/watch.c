@@ -52,7 +52,7 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
 
 static void wake(struct watch *w, char letter)
 {
-    /* If the pipe is full, this letter is lost, but the monitor wakes up anyway. */
+    /* If the pipe is full, this letter is lost, but the earlier letters wake the monitor. */
     if (write(w->wake[1], &letter, 1) < 0)
         return;
 }
@@ -174,7 +174,9 @@ void watch_abort(struct watch *w, int status, const char *reason, int lost)
     pthread_mutex_unlock(&w->lock);
     if (w->running)
         wake(w, WAKE_FAIL);
-    /* The monitor is expected to end the process. If it has not done so after this time, this thread does. */
+    /*
+     * The monitor is expected to end the process. If it has not done so after this time, this thread ends the process.
+     */
     while (w->running && clock_ns() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     _exit(w->status);

@@ -53,7 +53,7 @@ struct watch_statuses {
 /* The activity of a rank as text: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
 enum { WATCH_TEXT = 992 };
 struct watch_doing {
-    bool known;                 /* the rank has answered; otherwise the other members are not valid */
+    bool known;                 /* true if the rank has answered; otherwise the other members are not valid */
     bool in_call;               /* the rank is in a call, so another rank may block it */
     int waiting_for;            /* the rank that this rank waits for; -1: none, or unknown */
     char text[WATCH_TEXT];
@@ -70,17 +70,17 @@ struct watch_end {
 
 /*
  * Record the current activity of this rank, for the table and the hang report. `phase` is a string constant such as
- * "forward" or "save" (it is not copied). Pass -1 for iteration or micro_batch if the phase has none. The reported
- * duration of the phase counts from this call. Costs a few nanoseconds. Must be called by the thread that communicates.
+ * "forward" or "save"; it is not copied. iteration and micro_batch are -1 if the phase has none. The reported duration
+ * of the phase is counted from this call. Costs a few nanoseconds. Must be called by the thread that communicates.
  */
 void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch);
 
 /*
  * Begin a wait for something other than a rank, such as a file or a GPU. The wait lasts until watch_outside_end(). It
- * is limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text" (`what` is
- * "sample", `number` 1234, `of` "data/text"). `what` is a string constant. `of` is a path, which must remain valid
- * until the world is closed, or NULL. Pass -1 as number if there is none. Must not be nested, or used inside a
- * communication call. Costs a few nanoseconds. Must be called by the thread that communicates.
+ * is limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text". In this example
+ * `what` is "sample", `number` is 1234 and `of` is "data/text". `what` is a string constant. `of` is NULL, or a path
+ * that must remain valid until the world is closed. `number` is -1 if there is none. Waits must not be nested, or begin
+ * inside a communication call. Costs a few nanoseconds. Must be called by the thread that communicates.
  */
 void watch_outside(struct watch *w, const char *what, int64_t number, const char *of);
 void watch_outside_end(struct watch *w);
@@ -91,16 +91,16 @@ void watch_outside_end(struct watch *w);
 void watch_outside_long(struct watch *w, const char *what, int64_t number, const char *of);
 
 /*
- * Declare that, for a micro-batch, this rank from now on only queues work on a GPU. If a phase of a micro-batch then
- * takes long, the queue must be full because the device waits for another rank. Such a phase is therefore limited and
+ * Declare that, during a micro-batch, this rank will only queue work on a GPU. If a phase of a micro-batch then takes
+ * long, the queue must be full, because the device waits for another rank. Such a phase is therefore limited and
  * reported like a call.
  */
 void watch_queues(struct watch *w);
 
 /*
- * Set how many seconds one communication call may last before the job is ended; 0 = no limit. May be called from
- * any thread. Each rank has its own limit. Set it on all ranks, for example before a save on one rank that makes the
- * others wait.
+ * Set the number of seconds that one communication call may last before the job is ended; 0 = no limit. May be called
+ * from any thread. Each rank has its own limit. The limit must be set on all ranks, for example before a save on one
+ * rank that makes the others wait.
  */
 void watch_timeout(struct watch *w, double seconds);
 
@@ -117,14 +117,14 @@ double watch_seconds_in_calls(const struct watch *w);
 void watch_dump(struct watch *w);
 
 /*
- * Report that this process cannot continue because of signal `sig`, and return. Rank 0 is notified and ends the
- * job, including this process, within some seconds. Async-signal-safe. The caller must then wait instead of continuing,
- * because its memory may be corrupt.
+ * Report that this process cannot continue because of signal `sig`, and return. Rank 0 is notified and ends the job,
+ * including this process, within a few seconds. Async-signal-safe. The caller must then wait and not continue, because
+ * its memory may be corrupt.
  */
 void watch_crashed(struct watch *w, int sig);
 
 /*
- * Install the SIGTERM handling described above once more, after the program has reset the signal to SIG_DFL. Must be
+ * Install the handling of SIGTERM described above again, after the program has reset the signal to SIG_DFL. Must be
  * called by the thread that communicates.
  */
 void watch_catch_term(struct watch *w);

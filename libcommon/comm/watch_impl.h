@@ -24,7 +24,7 @@ enum { LAST_WORDS_S = 3 };              /* time limit of on_abort, after which t
 
 enum { WIRE_TEXT = WATCH_TEXT };
 
-/* ---- activity record: written by the rank's thread, read by its monitor ---- */
+/* ---- activity record; the rank's thread writes it, and the rank's monitor reads it ---- */
 
 /*
  * The record of this rank's activity. It is a sequence lock: `version` is odd while the other members are being
@@ -43,7 +43,8 @@ struct note {
     atomic_bool queues;                 /* set by watch_queues() */
     /* number of the call in its group; for an outside wait: its number, or UINT64_MAX for none */
     _Atomic uint64_t number;
-    _Atomic int64_t since_ns;           /* time at which the phase or the call began, or the computation after a call */
+    /* time at which the phase or the call began, or at which the computation after a call began */
+    _Atomic int64_t since_ns;
     atomic_int waiting_for, n_waiting;  /* world rank or -1, and the number of ranks waited for */
 };
 
@@ -56,8 +57,8 @@ void watch_activity(struct watch *w, struct watch_doing *r);
 bool watch_is_stuck(struct watch *w);   /* returns true if this rank has been in one call for longer than the timeout */
 /*
  * Returns whether a stall of this rank began or ended since the last call of this function. Each event is returned
- * once. *reported_ns belongs to the caller and stores the state between calls: the start time of the stall that was
- * reported last, or 0.
+ * once. *reported_ns belongs to the caller and holds the state between calls. It is the start time of the stall that
+ * was reported last, or 0.
  */
 enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
 enum stall_news watch_stall_news(struct watch *w, int64_t *reported_ns);
@@ -96,13 +97,13 @@ struct conn {
     int fd;                     /* -1: closed */
     bool goodbye;               /* the peer has sent a goodbye, so a closed connection is no error */
     bool term;                  /* the peer has sent WIRE_TERM, so its connection is expected to close */
-    struct wire in;             /* the message that is being received, as far as it has arrived */
+    struct wire in;             /* the part of the message being received that has arrived */
     size_t got;
 };
 
 /*
- * Send `head` with `text` (NULL: without text). Never waits. The message is lost if the buffer of the connection is
- * full, because the peer has not read for a long time.
+ * Send `head` with `text` (NULL: without text). Never waits. If the peer has not read for a long time, the buffer of
+ * the connection is full, and the message is lost.
  */
 void conn_send(struct conn *c, const struct wire *head, const char *text);
 /*
@@ -145,7 +146,7 @@ struct watch {
 };
 
 /*
- * How long a rank waits for a report of the rank that failed first, after its launcher has sent SIGTERM or it has lost
+ * Time that a rank waits for a report of the rank that failed first, after its launcher has sent SIGTERM or it has lost
  * a peer. The kernel's message about the death of that rank may still be in transit or unread.
  */
 #define GRACE_NS (SECOND / 2)
@@ -181,7 +182,7 @@ void watch_log(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void watch_name(const struct watch *w, int rank, char *text, size_t room);
 /* End the process by the SIGTERM that it has received. */
 _Noreturn void watch_die(void);
-/* Call on_stall in a thread of its own, because the file that it writes to may hang, and the monitor must not. */
+/* Call on_stall in a thread of its own, because the file that it writes to may hang, and the monitor must not hang. */
 void watch_report_stall(struct watch *w, const char *text);
 /* Call on_abort and wait for at most 3 s. The process then exits with end->status. */
 _Noreturn void watch_leave_job(struct watch *w, const struct watch_end *end);

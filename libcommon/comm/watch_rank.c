@@ -23,7 +23,7 @@ enum {
 struct rank {
     struct watch *w;
     int64_t deadline;           /* time at which this rank acts without rank 0; 0 = no deadline */
-    char alone[WIRE_TEXT];      /* the message that it prints then; "" = orderly end, print nothing */
+    char alone[WIRE_TEXT];      /* the message that this rank prints then; "" = orderly end, print nothing */
     int alone_status;           /* ... and its exit status */
     bool closing;
     int64_t reported_ns;               /* for watch_stall_news() */
@@ -54,8 +54,8 @@ static void post_to_root(struct rank *m, enum wire_kind kind, int a, int b, cons
 }
 
 /*
- * Returns true if this rank is the one that prints messages for its host. There is only one per host, so that a large
- * job does not print a message a thousand times.
+ * Returns true if this rank prints messages for its host. Only one rank per host prints, so that a large job does not
+ * print a message a thousand times.
  */
 static bool is_host_reporter(const struct watch *w)
 {
@@ -65,8 +65,8 @@ static bool is_host_reporter(const struct watch *w)
 }
 
 /*
- * End this rank because rank 0 has died. All ranks but the one that prints for its host leave half a second later:
- * mpirun ends all ranks as soon as one leaves, and the message would be lost.
+ * End this rank because rank 0 has died. The ranks that print for their hosts leave at once, all others half a second
+ * later. mpirun ends all ranks as soon as one leaves, and the message would then be lost.
  */
 _Noreturn static void root_is_gone(struct rank *m)
 {
@@ -155,7 +155,8 @@ static void check_rank_call(struct rank *m)
 }
 
 /*
- * Report a stall from this rank, because rank 0 does not answer. Rank 0 may well be the rank that the others wait for.
+ * Report a stall from this rank, because rank 0 does not answer. Rank 0 itself may be the rank that the others wait
+ * for.
  */
 static void report_stall_without_root(struct rank *m)
 {

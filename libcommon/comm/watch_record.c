@@ -41,7 +41,7 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
         w->o.on_phase(w->o.arg, phase, micro_batch);
 }
 
-/* What a wait is for: a rank, or something else, with or without a time limit. */
+/* The kind of a wait: for a rank, or for something else with or without a time limit. */
 enum wait { WAIT_RANK, WAIT_OUTSIDE, WAIT_LONG };
 
 static void enter(struct watch *w, const char *call, const char *group, uint64_t number, enum wait wait)
@@ -210,7 +210,10 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     }
 }
 
-/* Returns the time since which something else may have been blocking this rank, or 0 if it is not blocked. */
+/*
+ * Returns the time since which another rank or an outside object may have been blocking this rank, or 0 if this rank is
+ * not blocked.
+ */
 static int64_t held_since(const struct seen *s)
 {
     return s->call || (s->queues && s->micro_batch >= 0) ? s->since_ns : 0;

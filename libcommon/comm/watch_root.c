@@ -22,15 +22,13 @@ enum {
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
 #define ASK_NS (2 * SECOND)     /* time in which the ranks must report their activity */
 
-/*
- * The state of the job. A job that stalls may return to JOB_RUNS. All other changes lead to a later state of this list.
- */
+/* The state of the job. A stalled job may return to JOB_RUNS. All other changes lead to a later state of this list. */
 enum watch_state {
     JOB_RUNS,
     JOB_STALLS,                 /* a rank reported that it makes no progress, and all ranks have been asked for their
                                  * activity */
-    JOB_STALL_PRINTED,          /* the line that names the rank at the end of the chain of waits is printed; the job
-                                 * continues */
+    JOB_STALL_PRINTED,          /* the line that names the rank at the end of the chain of waits has been printed; the
+                                 * job continues */
     /*
      * a call exceeded the time limit: the job ends as soon as all ranks have reported their activity, which is printed
      * as a table
@@ -53,7 +51,7 @@ struct root {
     bool line_in_status;        /* status.json contains a line about this stall, or about the previous one */
     int64_t stalled_ns;         /* time of the first report */
     int64_t reported_ns;               /* for watch_stall_news() */
-    /* A failure that may be the consequence of another one. It ends the job at grace_until, unless that is 0. */
+    /* A failure that may be the consequence of another failure. It ends the job at grace_until, if that is not 0. */
     int64_t grace_until;
     struct watch_end second;
     char second_hand[LINE];
@@ -67,8 +65,8 @@ struct root {
 /* ---- ending the job ---- */
 
 /*
- * Wait until the other ranks have left, which closes their connections. This side must not close the connections first:
- * if unread data from the others were pending, the kernel would reset the connections, and the reason that was sent
+ * Wait until the other ranks have left, which closes their connections. This rank must not close a connection first. If
+ * unread data from the other rank were pending, the kernel would reset the connection, and the reason that was sent
  * would be lost.
  */
 static void drain(struct watch *w, int64_t until)
@@ -144,7 +142,7 @@ static void end_with(struct root *m, struct watch_end end, const char *line)
     m->end = end;
     snprintf(m->line, sizeof m->line, "%s", line);
     watch_log(m->w, "%s", line);
-    /* Request the activities once more, because answers to an earlier request may be outdated. */
+    /* Request the activities again, because answers to an earlier request may be outdated. */
     m->ask_until = 0;
     request_rank_activities(m, GRACE_NS);
 }
