@@ -84,15 +84,16 @@ kills_of grow two reshape --target-tp 4 --target-pp 1 --target-dp 3
 kills_of deal one reshape --target-tp 8 --target-pp 2 --target-dp 2
 kills_of merge two merge-tp
 kills_of repair four merge-tp --repair --replicas majority
-zero=tests/data/zero torch=tests/data/dcp
-zero_before=$(find $zero $torch -type f | sort | xargs cksum)
+zero=tests/data/zero torch=tests/data/dcp moe=tests/data/dsmoe
+zero_before=$(find $zero $torch $moe -type f | sort | xargs cksum)
 check "two for torch.distributed" reshape -q --accept-mismatch --to dcp --ranks 3 "$W/two/global_step7" "$W/dcp"
+kills_plain dsmoe $moe/zero2 $moe/zero1 reshape --target-ep 1
 kills_plain dcp "$W/dcp" $torch/fsdp/ckpt reshape --accept-mismatch --ranks 5
 kills_plain to-dcp "$W/two/global_step7" "$W/one/global_step7" reshape --accept-mismatch --to dcp --ranks 2
 kills_plain zero1 $zero/zero1-fp16-gpt2-2ranks/ckpt $zero/zero1-fp32-gpt2-2ranks/ckpt reshape --target-dp 40
 kills_plain zero2 $zero/zero2-edge-3ranks/ckpt $zero/zero2-fp16-3ranks/ckpt reshape --target-dp 60
 kills_plain zero3 $zero/zero3-edge-2ranks/ckpt $zero/zero3-gpt2-4ranks/ckpt reshape --target-dp 60
 kills_plain zero2-3 $zero/zero2-fp16-3ranks/ckpt $zero/zero2-roundrobin-3ranks/ckpt reshape --to zero3 --target-dp 40
-check "test data untouched" [ "$zero_before" = "$(find $zero $torch -type f | sort | xargs cksum)" ]
+check "test data untouched" [ "$zero_before" = "$(find $zero $torch $moe -type f | sort | xargs cksum)" ]
 check "input untouched" [ "$before" = "$(state_of)" ]
 finish

@@ -56,6 +56,6 @@ fi
 lr=$(ckpt-inspect cat "$fsdp" optim.param_groups.0.lr)
 edit fsdp-back rename '^first' 0 "$W/ckpt-names"
 edit fsdp-again set "optim.param_groups.0.lr=$lr" "$W/fsdp-back"
-quick || check "FSDP2 on 2 ranks" "$python" -W ignore tests/golden/dcp_check.py load "$W/fsdp-again" \
+quick || check "FSDP2 on 2 ranks" "$python" -W ignore tests/golden/forms/dcp_check.py load "$W/fsdp-again" \
     tests/data/dcp/fsdp/expected.json 2
 finish

@@ -6,7 +6,7 @@
 # expected.json. Needs a Python.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python json "a json module"
-script=tests/golden/dcp_check.py
+script=tests/golden/forms/dcp_check.py
 
 for folder in tests/data/dcp/* tests/data/torchdist/* ${FORMATS:+"$FORMATS"/dcp-* "$FORMATS"/torchdist-*}; do
     ckpt=$(echo "$folder"/ckpt "$folder"/iter_*)        # one of them is there

@@ -6,7 +6,7 @@
 # well. Needs a Python with torch that has FSDP2; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"
-script=tests/golden/dcp_check.py
+script=tests/golden/forms/dcp_check.py
 
 # there_and_back FOLDER: 3 -> 2 -> 5 -> 3
 there_and_back() {

@@ -400,11 +400,7 @@ static void place_target(struct dsmoe_target *t)
 
 static int make_target(struct dsmoe_target *t, int n_ep, int world, struct err *e)
 {
-    if (find_copied_files(t, e) < 0)
-        return -1;
-    if (t->sharded)
-        return refuse_target(t, "the optimizer is that of ZeRO-1 or 2", e);
-    if (dsmoe_find_layers(&t->read, e) < 0 || find_old_ranks(t, e) < 0 ||
+    if (find_copied_files(t, e) < 0 || dsmoe_find_layers(&t->read, e) < 0 || find_old_ranks(t, e) < 0 ||
         resolve_ranks(t, n_ep, world, e) < 0 || check_tables(t, e) < 0)
         return -1;
     t->data_first = pk_int_or(pk_get(pk_get(t->read.root, "ds_config"), "use_data_before_expert_parallelism"), 0) != 0;

@@ -15,6 +15,8 @@ struct moe_file {
     struct zero_tree *x;
     struct arena *a;                    /* the tree's arena */
     int ep;                             /* for the optimizer: the expert-parallel rank */
+    int part;                           /* for ZeRO-1/2: the part of the vectors of experts, and the rank */
+    int rank;
 };
 
 static struct pk *copy_of(struct moe_file *k, const struct pk *v, const struct pt *pt)
@@ -167,6 +169,116 @@ static struct pk *make_whole_optimizer(struct moe_file *k)
     return d;
 }
 
+/* ---- the optimizer of ZeRO-1/2 ---- */
+
+/* Returns the shape with the vector of group g, and sets *rank to this rank's number among those that share it. */
+static const struct zero_shape *shape_of_group(const struct moe_file *k, int g, int *rank)
+{
+    const bool experts = k->t->group[g].experts;
+
+    *rank = experts ? k->part : k->rank;
+    return &k->t->shape[experts];
+}
+
+/* Returns this rank's vector of a state of group g. Masters have no padding at the end of the group. */
+static struct pk *group_vector(struct moe_file *k, int g, enum state st)
+{
+    int rank;
+    const struct zero_shape *x = shape_of_group(k, g, &rank);
+    const int64_t n = st == STATE_FP32 ? zero_lean(x, g, rank) : x->group[g].part;
+    const int first = x->group[g].n ? dsmoe_target_param(k->t, g, k->ep, 0) : -1;
+    const enum dtype dtype = first < 0 ? DTYPE_F32 : k->t->src->param[first].state[st]->dtype;
+    const uint64_t size = (uint64_t)dtype_size(dtype);
+    const int storage = zero_tree_storage(k->x, (uint64_t)n * size);
+
+    for (int i = 0; i < x->group[g].n; i++) {
+        const int param = dsmoe_target_param(k->t, g, k->ep, i);
+        int64_t at, skip;
+        const int64_t elems = zero_piece(x, g, &x->group[g].slot[i], rank, &at, &skip);
+
+        if (elems > 0)
+            zero_tree_fill(k->x, &(struct zero_fill){
+                .storage = storage, .at = (uint64_t)at * size, .map = k->t->src->param[param].state[st],
+                .from = (uint64_t)skip * size, .len = (uint64_t)elems * size, .param = param, .state = st });
+    }
+    return zero_tree_vector(k->x, storage, dtype, n, st == STATE_FP32);
+}
+
+/* Returns the states of all groups by their numbers: the source's states, with this rank's moments. */
+static struct pk *group_states(struct moe_file *k)
+{
+    struct pk *all = pk_dict(k->a);
+
+    for (int g = 0; g < k->t->n_groups; g++) {
+        uint32_t n = 0;
+        struct pk **pair = pk_pairs(adam_group_state(k->t->optim.tree, g), &n), *d = pk_dict(k->a);
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *key = pk_as_str(pair[2 * i]);
+            const int st = !key ? -1 : strcmp(key, "exp_avg") == 0 ? STATE_EXP_AVG
+                           : strcmp(key, "exp_avg_sq") == 0 ? STATE_EXP_AVG_SQ : -1;
+
+            pk_set(k->a, d, pk_copy(k->a, pair[2 * i]), st < 0 ? copy_of(k, pair[2 * i + 1], k->t->optim.pt)
+                                                               : group_vector(k, g, (enum state)st));
+        }
+        if (pair)
+            pk_set(k->a, all, pk_int(k->a, g), d);
+    }
+    return all;
+}
+
+enum parts_key { K_MASTERS, K_PADDINGS, K_ALIGNMENTS, K_COUNTS, K_MAPPINGS, K_N };
+
+/* Returns what a member of the optimizer has for group g. */
+static struct pk *group_member(struct moe_file *k, enum parts_key key, int g)
+{
+    int rank;
+    const struct zero_shape *x = shape_of_group(k, g, &rank);
+
+    switch (key) {
+    case K_MASTERS: return group_vector(k, g, STATE_FP32);
+    case K_PADDINGS: return pk_int(k->a, x->group[g].part - zero_lean(x, g, rank));
+    case K_ALIGNMENTS: return zero_alignment_tree(k->a, x, g);
+    case K_COUNTS: return pk_int(k->a, x->world);
+    default: return zero_mapping_tree(k->a, x, g, rank);
+    }
+}
+
+/* Returns the number of a member that is a list with an item for each group, or K_N. */
+static enum parts_key find_list_member(const char *key, const struct pk *v)
+{
+    static const char *const name[K_N] = {
+        [K_MASTERS] = "single_partition_of_fp32_groups", [K_PADDINGS] = "group_paddings",
+        [K_ALIGNMENTS] = "param_alignment_paddings", [K_COUNTS] = "partition_count",
+        [K_MAPPINGS] = "param_slice_mappings",
+    };
+    int i = 0;
+
+    while (i < K_N && (!key || strcmp(key, name[i]) != 0 || !pk_items(v, &(uint32_t){0})))
+        i++;
+    return (enum parts_key)i;
+}
+
+/* Returns optimizer_state_dict of a rank of ZeRO-1/2. */
+static struct pk *make_sharded_optimizer(struct moe_file *k)
+{
+    const struct pk *was = k->t->optim.tree, *torch = dsmoe_torch_dict(was);
+    struct pk *d = pk_dict(k->a);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(was, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const enum parts_key key = find_list_member(pk_as_str(pair[2 * i]), pair[2 * i + 1]);
+        struct pk *v = key < K_N ? pk_list(k->a) : pair[2 * i + 1] == torch
+                       ? make_torch_dict(k, torch, group_states(k)) : copy_of(k, pair[2 * i + 1], k->t->optim.pt);
+
+        for (int g = 0; key < K_N && g < k->t->n_groups; g++)
+            pk_add(k->a, v, group_member(k, key, g));
+        pk_set(k->a, d, pk_copy(k->a, pair[2 * i]), v);
+    }
+    return d;
+}
+
 /* ---- files ---- */
 
 static struct moe_file begin_file(const struct dsmoe_target *t, struct arena *keep, struct zero_tree *out)
@@ -238,12 +350,16 @@ void dsmoe_tree_expert(const struct dsmoe_target *t, int i, struct arena *keep, 
 void dsmoe_tree_optim(const struct dsmoe_target *t, int rank, struct arena *keep, struct zero_tree *out)
 {
     struct moe_file k = begin_file(t, keep, out);
+    const int parts = t->world / t->n_ep;
     uint32_t n = 0;
     struct pk **pair = pk_pairs(pt_root(t->optim.pt), &n);
 
-    k.ep = rank;
+    k.rank = rank;
+    k.ep = !t->sharded ? rank : t->data_first ? rank / parts : rank % t->n_ep;
+    k.part = t->data_first ? rank % parts : rank / t->n_ep;
     for (uint32_t i = 0; pair && i < n; i++)
         pk_set(k.a, out->ds.root, pk_copy(k.a, pair[2 * i]),
                pair[2 * i + 1] != t->optim.tree ? copy_of(&k, pair[2 * i + 1], t->optim.pt)
+               : t->sharded                     ? make_sharded_optimizer(&k)
                                                 : make_whole_optimizer(&k));
 }
