@@ -27,7 +27,6 @@ import sys
 import numpy
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from torch_any import equal, load
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -22,7 +22,6 @@ os.environ["HDF5_EXTFILE_PREFIX"] = "${ORIGIN}"
 import h5py
 import numpy
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 
