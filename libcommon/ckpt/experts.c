@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/source_parts.h"
 
 /* Limits for numbers that come from names and from config.json. */
 enum { EXPERTS_MAX = 1 << 16, LAYERS_MAX = 1 << 16 };
@@ -109,14 +110,17 @@ struct experts_check {
     bool *has_tensor, *has_expert;
 };
 
-/* Returns the part of the name after its component "experts" and a dot, or NULL if it has no such component. */
+/*
+ * Returns the part of the name after its component "experts" and a dot, or NULL if it has no such component. In the
+ * names of DeepSpeed's MoE the component "deepspeed_experts" follows, and the part begins after it.
+ */
 static const char *after_experts(const char *name)
 {
-    static const char word[] = "experts.";
+    static const char word[] = "experts.", deepspeed[] = "deepspeed_experts.";
 
     for (const char *p = name; (p = strstr(p, word)) != NULL; p++)
         if (p == name || p[-1] == '.')
-            return p + sizeof word - 1;
+            return p + sizeof word - 1 + (str_starts(p + sizeof word - 1, deepspeed) ? sizeof deepspeed - 1 : 0);
     return NULL;
 }
 
@@ -166,9 +170,10 @@ static bool has_same_layer(const struct expert_tensor *x, const struct expert_te
 
 /*
  * Check the n tensors of one kind in one layer. They are sorted by expert, and their experts must be 0 to n_experts -
- * 1.
+ * 1. `router` is the tensor that gives n_experts by its rows, or NULL.
  */
-static void check_experts_of_kind(const struct experts_check *c, const struct expert_tensor *t, int n, int n_experts)
+static void check_experts_of_kind(const struct experts_check *c, const struct expert_tensor *t, int n, int n_experts,
+                                  const char *router)
 {
     int missing = -1, n_found = 0;
 
@@ -188,27 +193,59 @@ static void check_experts_of_kind(const struct experts_check *c, const struct ex
     if (missing >= 0) {
         char *name = str_fmt("%.*s%d%s", t->before, t->name, missing, t->after);
 
-        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
-                   "is missing: %d of the %d experts that %s have this tensor", n_found, n_experts,
-                   c->n_stated > 0 ? "config.json states" : "the layer has");
+        if (router)
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
+                       "is missing: %d of %d experts have this tensor; %s has a row for each expert", n_found,
+                       n_experts, router);
+        else
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
+                       "is missing: %d of the %d experts that %s have this tensor", n_found, n_experts,
+                       c->n_stated > 0 ? "config.json states" : "the layer has");
         free(name);
     }
-    if (t[n - 1].expert >= n_experts)
+    if (t[n - 1].expert >= n_experts && c->n_stated > 0)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[n - 1].name,
                    "belongs to expert %d, but config.json has %d experts", t[n - 1].expert, n_experts);
+}
+
+/*
+ * Find the router of a layer with experts. Its weight has a row for each expert. Returns NULL if there is none, or if
+ * the n_found experts that have tensors are as many as its rows or columns, or more than its rows.
+ */
+static const struct param *find_router(const struct experts_check *c, const struct expert_tensor *t, int n_found)
+{
+    static const char *const names[] = { "gate.weight", "router.weight", "gate.wg.weight" };
+    const char *end = strstr(t->name, "experts.");
+
+    while (end && end != t->name && end[-1] != '.')
+        end = strstr(end + 1, "experts.");
+    for (size_t i = 0; end && i < sizeof names / sizeof *names; i++) {
+        char *name = str_fmt("%.*s%s", (int)(end - t->name), t->name, names[i]);
+        const struct param *p = source_param(c->s, name);
+
+        free(name);
+        if (p && p->ndim == 2 && p->shape[0] > n_found && p->shape[0] <= EXPERTS_MAX && p->shape[1] != n_found)
+            return p;
+    }
+    return NULL;
 }
 
 static void check_numbered_experts(const struct experts_check *c)
 {
     for (int first = 0, end; first < c->n; first = end) {
-        int most = 0;
+        const struct param *router;
+        int most = 0, n_experts;
 
         for (end = first; end < c->n && has_same_layer(&c->tensor[first], &c->tensor[end]); end++)
             most = c->tensor[end].expert > most ? c->tensor[end].expert : most;
+        router = c->config ? NULL : find_router(c, &c->tensor[first], most + 1);
+        if (!c->config && !router)
+            continue;
+        n_experts = c->n_stated > 0 ? (int)c->n_stated : router ? (int)router->shape[0] : most + 1;
         for (int i = first, k; i < end; i = k) {
             for (k = i; k < end && strcmp(c->tensor[i].after, c->tensor[k].after) == 0;)
                 k++;
-            check_experts_of_kind(c, &c->tensor[i], k - i, c->n_stated > 0 ? (int)c->n_stated : most + 1);
+            check_experts_of_kind(c, &c->tensor[i], k - i, n_experts, router ? router->name : NULL);
         }
     }
 }
@@ -293,7 +330,8 @@ void experts_check(const struct source *s, const json_t *config, enum severity s
     c.has_expert = xcalloc(LAYERS_MAX, sizeof *c.has_expert);
     for (int i = 0; i < s->n_params; i++) {
         record_expert_name(&c, s->param[i].name);
-        check_plain_numbers(&c, s->param[i].name);
+        if (config)
+            check_plain_numbers(&c, s->param[i].name);
     }
     for (int i = 0; i < s->n_unread; i++)
         record_expert_name(&c, s->unread[i].name);

@@ -34,6 +34,8 @@ int experts_in_layer(const json_t *config, int layer);
  *   none        a layer that has experts according to config.json (first_k_dense_replace, mlp_only_layers,
  *               decoder_sparse_step, moe_layers, mlp_layer_types; all layers of Mixtral and gpt-oss) and no tensor of
  *               one
+ * Without config.json (NULL), experts up to the rows of the router's weight ("gate.weight" next to "experts.0.") must
+ * exist, and nothing else is reported.
  * A tensor that cannot be read counts as present. Nothing is reported if some experts have no weights
  * (zero_expert_num): releases of Transformers save different tensors for these.
  */

@@ -20,6 +20,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/experts.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/check/hf_claims.h"
@@ -329,6 +330,8 @@ static void check_claims(struct source *s, bool known, const struct source_opts 
 
     if (config)
         hf_check_claims(s, config, !known, severity, r);
+    else
+        experts_check(s, NULL, severity, r);
     if (config && !known && !is_quantised(config, extra))
         hf_check_layers(s, config, NULL, severity, r);
     else if (config && !known)
