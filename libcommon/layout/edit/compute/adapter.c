@@ -14,6 +14,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/safetensors.h"
 
 #define KEY_PREFIX "base_model.model."
@@ -319,6 +320,11 @@ static int add_tensor(struct adapter_all *x, const struct safetensors_tensor *t,
     return add_value(x, name, t, e);
 }
 
+static bool is_empty_tensor(const struct safetensors_tensor *t)
+{
+    return shape_count(t->ndim, t->shape) == 0;
+}
+
 /* Check that a module has both factors with the same rank, and with DoRA the norms. */
 static int check_module(const struct adapter_all *x, const struct adapter_module *m, struct err *e)
 {
@@ -327,6 +333,9 @@ static int check_module(const struct adapter_all *x, const struct adapter_module
     const struct safetensors_tensor *a = m->part[embed ? ADAPTER_EMBED_A : ADAPTER_A];
     const struct safetensors_tensor *b = m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
 
+    if ((a && is_empty_tensor(a)) || (b && is_empty_tensor(b)))
+        return refuse_tensor(x, m->name, "has a factor without elements, as save_pretrained() writes under DeepSpeed "
+                             "ZeRO-3 if the parameters were not gathered; the values are not in this file", e);
     if (!a || !b || a->ndim != 2 || b->ndim != 2 || a->shape[0] != b->shape[1] || a->shape[0] < 1)
         return refuse_tensor(x, m->name, "must have factors A [r, in] and B [out, r]", e);
     if (embed && (m->part[ADAPTER_A] || m->part[ADAPTER_B] || m->part[ADAPTER_MAGNITUDE]))

@@ -233,10 +233,10 @@ static int add_experts(struct edit_adapters *m, struct change c, const char *lay
 
 /*
  * Add the change of a head that the base stores as the embedding. If the adapter changes the embedding by the same
- * factors, transposed, peft has tied the two, and the factors are added only once. Returns -1 with an error if it
- * changes the embedding by other factors.
+ * factors, transposed, peft has tied the two, and the factors are added only once. If it does not change the embedding,
+ * the merge does, as peft's, which is a warning. Returns -1 with an error if it changes the embedding by other factors.
  */
-static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e)
+static int add_tied_head(struct edit_adapters *m, struct change c, struct report *notes, struct err *e)
 {
     for (int i = 0; i < c.a->n_modules; i++) {
         const struct adapter_module *t = &c.a->module[i];
@@ -272,6 +272,9 @@ static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e
         }
         return 0;
     }
+    report_add(notes, SEV_WARNING, "tied_head", c.a->dir, ERR_NO_BYTE, c.m->name,
+               "the adapter changes the head alone, and the base has one tensor for head and embedding (%s), so the "
+               "embedding changes too, as in peft's merge; in training it did not", c.p->name);
     return check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
 }
 
@@ -292,7 +295,7 @@ static int add_bias(struct edit_adapters *m, struct change c, struct err *e)
 }
 
 static int add_module(struct edit_adapters *m, const struct adapter *a, const struct adapter_module *module,
-                      struct err *e)
+                      struct report *notes, struct err *e)
 {
     struct change c = { .kind = CHANGE_ADD, .a = a, .m = module, .expert = -1 };
     const char *at = strstr(module->name, ".mlp.experts");
@@ -321,7 +324,7 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
     if (str_ends(module->name, ".mlp.gate") && adapter_targets(a, "gate.weight"))
         c.two_roundings = true;
     if (rc == 0 && !c.p && (c.p = adapter_find_tied_embedding(m->s, name)) != NULL)
-        rc = add_tied_head(m, c, e);
+        rc = add_tied_head(m, c, notes, e);
     else if (rc == 0)
         rc = add_factors(m, c, name, e);
     if (rc == 0 && module->part[ADAPTER_B_BIAS])
@@ -450,7 +453,7 @@ static int add_adapter(struct edit_adapters *m, const struct adapter *a, struct 
     if (check_tied_values(m, a, e) < 0)
         return -1;
     for (int i = 0; i < a->n_modules; i++)
-        if (add_module(m, a, &a->module[i], e) < 0)
+        if (add_module(m, a, &a->module[i], notes, e) < 0)
             return -1;
     return adapter_check_targets(m->s, a, notes, e);
 }
