@@ -426,7 +426,8 @@ void hf_check_layers(const struct source *s, const json_t *config, const bool *t
     if (s->n_params > 0 && s->n_unread == 0 && !hf_has_names_of(s, f))
         report_add(r, severity, "config", s->path, ERR_NO_BYTE, s->param[0].name,
                    "config.json describes a model of type %s, but no tensor has a name of the family %s; config.json "
-                   "belongs to another model, or ckpt-edit rename can change the names", model_type, family_name(f));
+                   "belongs to another model, or ckpt-edit rename --accept-mismatch can change the names", model_type,
+                   family_name(f));
     n = list_layer_tensors(s, f, &t);
     has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
     has_experts = xcalloc(LAYERS_MAX, sizeof *has_experts);

@@ -400,7 +400,8 @@ static void check_listed_tensors(struct required_check *c)
         if (!c->rules && c->n > 0 && c->s->n_unread == 0)
             report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, c->s->param[0].name,
                        "config.json describes a model of type %s, but no tensor has a name of such a model; "
-                       "config.json belongs to another model, or ckpt-edit rename can change the names",
+                       "config.json belongs to another model, or ckpt-edit rename --accept-mismatch can change the "
+                       "names",
                        c->facts->type);
     } else {
         find_layers(c);
