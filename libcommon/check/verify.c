@@ -9,6 +9,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/certificate.h"
+#include "libcommon/check/known_writers.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify_values.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -176,6 +177,8 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
         rc = verify_opened(s, o, r, e);
     if (rc == 0 && !o->tables_only && !o->certificate && !o->weights_only && report_count(r, SEV_ERROR) == 0)
         single_copy_report(s, r);
+    if (rc == 0)
+        known_writers_report(s, r);
     source_close(s);
     return rc;
 }

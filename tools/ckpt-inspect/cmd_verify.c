@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
+#include "libcommon/check/known_writers.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
@@ -21,10 +22,11 @@ static void print_way(const char *path, const struct report *r)
         }
 }
 
-/* Returns true for a note that limits what the result means. */
+/* Returns true for a note that limits what the result means, or that names what is known to write such a checkpoint. */
 static bool is_limit(const struct finding *f)
 {
-    static const char *const codes[] = { NO_MANIFEST, MISMATCH_FOREIGN_FILE, SOURCE_NOT_COMPARED, ADAM_NO_STATE };
+    static const char *const codes[] = { NO_MANIFEST, MISMATCH_FOREIGN_FILE, SOURCE_NOT_COMPARED, ADAM_NO_STATE,
+                                         KNOWN_WRITER };
 
     for (size_t i = 0; f->severity == SEV_NOTE && i < sizeof codes / sizeof *codes; i++)
         if (strcmp(f->code, codes[i]) == 0)
@@ -34,7 +36,8 @@ static bool is_limit(const struct finding *f)
 
 /*
  * Print the notes that limit what the result means, even without -v: checks that verify could not make, files of
- * another save, and parameters without states of the optimizer.
+ * another save, and parameters without states of the optimizer. So is the note about a program that is known to write
+ * such a checkpoint.
  */
 static void print_limit(const struct report *r)
 {
