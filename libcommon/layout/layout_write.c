@@ -147,17 +147,17 @@ static int check_vocab_rows(const struct source *s, const struct ds_request *q, 
 }
 
 /*
- * Check that config.json describes the parameters, which have the names of Transformers. Returns -1 with ERR_DATA and
- * the first contradiction.
+ * Check that config.json describes the parameters, which have the names of Transformers. `transposed` as in
+ * hf_check_layers(). Returns -1 with ERR_DATA and the first contradiction.
  */
-static int compare_with_config(const struct source *s, const json_t *config, struct err *e)
+static int compare_with_config(const struct source *s, const json_t *config, const bool *transposed, struct err *e)
 {
     struct report *r = report_new();
     int rc = 0;
 
     hf_check_claims(s, config, true, SEV_ERROR, r);
-    hf_check_layers(s, config, NULL, SEV_ERROR, r);
-    hf_check_settings(s, config, NULL, SEV_ERROR, r);
+    hf_check_layers(s, config, transposed, SEV_ERROR, r);
+    hf_check_settings(s, config, transposed, SEV_ERROR, r);
     for (int i = 0; i < report_n(r) && rc == 0; i++)
         if (report_get(r, i)->severity == SEV_ERROR) {
             const struct finding *f = report_get(r, i);
@@ -210,13 +210,20 @@ static int check_groups_by_rule(const struct source *s, struct report *notes, st
     return -1;
 }
 
+/* Returns the options for transposed matrices, whose spool file is in `parent`, the parent folder of q->out. */
+static struct hf_source_opts spool_opts(const struct write_request *q, const char *parent)
+{
+    return (struct hf_source_opts){ .repeat_to = q->shards ? q->shards->vocab : 0,
+                                    .spool_dir = q->dry_run ? NULL : parent,
+                                    .threads = q->threads, .mem_bytes = q->mem_bytes, .progress = q->progress,
+                                    .stopped = q->stopped };
+}
+
 /* Give the source's parameters the names and shapes of Megatron-core, by the rules of their model family. */
 static int give_core_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
 {
     char *parent = path_parent(q->out);
-    const struct hf_source_opts o = { .repeat_to = q->shards->vocab, .spool_dir = q->dry_run ? NULL : parent,
-                                      .threads = q->threads, .mem_bytes = q->mem_bytes, .progress = q->progress,
-                                      .stopped = q->stopped };
+    const struct hf_source_opts o = spool_opts(q, parent);
     json_t *config = read_requested_config(s, q, e);
     struct family *f = config ? find_requested_family(s, q, config, e) : NULL;
     struct optim_groups g = {0};
@@ -229,7 +236,7 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
         mark_groups(s, &g, e) == 0 && (s->layout->model_folder || hf_know_names(s, f, notes, e) == 0) &&
         hf_saved_names(s, config, false, notes, e) == 0 &&
-        (s->layout->model_folder || compare_with_config(s, config, e) == 0) &&
+        (s->layout->model_folder || compare_with_config(s, config, NULL, e) == 0) &&
         hf_to_shards(s, f, &z, &o, notes, e) == 0) {
         if (g.n)
             list_marked_groups(s, &g);
@@ -256,30 +263,37 @@ static bool needs_hf_names(const struct layout *to, const struct source *s, cons
 }
 
 /*
- * Translate names and tensors by the rules of the family. Returns -1 with ERR_DATA if Transformers stores a matrix of
- * the model transposed.
+ * Translate names and tensors by the rules of the family. Returns an array with true for each parameter that is still
+ * to be transposed, see hf_translate(), or NULL with an error.
  */
-static int translate_all_states(struct source *s, const struct family *f, const struct hf_sizes *z,
-                                struct report *notes, struct err *e)
+static const bool *translate_all_states(struct source *s, const struct family *f, const struct hf_sizes *z,
+                                        struct report *notes, struct err *e)
 {
-    const bool *transposed;
     const int in_shards = hf_is_in_shards(s, f, e);
 
     if (in_shards < 0)
-        return -1;
+        return NULL;
     if (!in_shards) {
         err_data(e, s->path, ERR_NO_BYTE, "--config and --rules translate the names of Megatron's shards, but no "
                  "parameter has such a name; without these options the names stay as they are");
-        return -1;
+        return NULL;
     }
-    transposed = hf_translate(s, f, z, notes, e);
-    for (int i = 0; transposed && i < s->n_params; i++)
-        if (transposed[i]) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: Transformers stores this matrix transposed, which only "
-                     "--to hf does, without the optimizer", s->param[i].name);
-            return -1;
-        }
-    return transposed ? 0 : -1;
+    return hf_translate(s, f, z, notes, e);
+}
+
+/* Transpose the parameters i with transposed[i], which Transformers stores as [in, out], in all of their states. */
+static int transpose_all_states(struct source *s, const bool *transposed, const struct hf_source_opts *o,
+                                struct err *e)
+{
+    struct param **p = xmalloc(((size_t)s->n_params + 1) * sizeof *p);
+    int n = 0, rc;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (transposed[i])
+            p[n++] = &s->param[i];
+    rc = hf_transpose_params(s, p, n, o, e);
+    free(p);
+    return rc;
 }
 
 /*
@@ -316,12 +330,17 @@ static int give_hf_names(struct source *s, const struct write_request *q, struct
     struct optim_groups g = {0};
     json_t *config = read_requested_config(s, q, e);
     struct family *f = config ? find_requested_family(s, q, config, e) : NULL;
+    char *parent = path_parent(q->out);
+    const struct hf_source_opts o = spool_opts(q, parent);
+    const bool *transposed;
     struct hf_sizes z;
     int rc = -1;
 
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 && mark_groups(s, &g, e) == 0 &&
-        translate_all_states(s, f, &z, notes, e) == 0 &&
-        compare_with_config(s, config, e) == 0) {
+        (transposed = translate_all_states(s, f, &z, notes, e)) != NULL &&
+        compare_with_config(s, config, transposed, e) == 0 &&
+        (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
+        transpose_all_states(s, transposed, &o, e) == 0) {
         *s->names = (struct source_names){0};
         s->n_stacks = 0;                /* they are of the names that are gone */
         add_tied_head(s, f, &z);
@@ -336,6 +355,7 @@ static int give_hf_names(struct source *s, const struct write_request *q, struct
     }
     family_free(f);
     json_decref(config);
+    free(parent);
     return rc;
 }
 

@@ -12,9 +12,6 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* The largest number of experts in a tensor's shape that is accepted. A larger one is an error of the file. */
-enum { EXPERTS_MAX = 1 << 16 };
-
 /* A parameter of the Transformers model, and its place as a part of a Megatron-core parameter. */
 struct fusion_part {
     struct param *from;
@@ -288,95 +285,23 @@ static struct hf_stored stored_as(const struct param *p)
     return t;
 }
 
-/* Returns the number of matrices of a parameter that is transposed: one, or one for each expert. */
-static int64_t n_matrices(const struct fusion_part *m)
-{
-    return m->rule->experts ? m->from->shape[0] : 1;
-}
-
-/* Check that the parameters that are transposed are matrices, or a matrix for each expert. Sets *n to their number. */
-static int count_transposed(const struct fusion *x, int64_t *n)
-{
-    *n = 0;
-    for (int i = 0; i < x->n; i++) {
-        const struct fusion_part *m = &x->member[i];
-
-        if (!m->rule->transposed)
-            continue;
-        if (m->from->ndim != 2 + m->rule->experts || (m->rule->experts && m->from->shape[0] > EXPERTS_MAX))
-            return refuse_fused_param(x, m->from->name, "is not a matrix, but its rule transposes it");
-        *n += n_matrices(m);
-    }
-    return 0;
-}
-
-/* Fill from[] with the matrices of a parameter, in their order. Returns their number. */
-static int list_matrices(const struct fusion *x, const struct fusion_part *m, struct hf_stored *from)
-{
-    const struct hf_stored whole = stored_as(m->from);
-    const int64_t n = n_matrices(m);
-
-    for (int64_t k = 0; k < n; k++) {
-        const uint64_t len = whole.map->len / (uint64_t)n;
-
-        from[k] = whole;
-        from[k].ndim = 2;
-        memcpy(from[k].shape, whole.shape + whole.ndim - 2, 2 * sizeof *whole.shape);
-        from[k].x.len = len;
-        if (n > 1)
-            from[k].map = tmap_parts(x->s->arena, &(struct tmap_part){ whole.map, (uint64_t)k * len, len }, 1);
-    }
-    return (int)n;
-}
-
-/* Give the parameter the map of its transposed matrices, and the shape that it then has. */
-static void set_transposed(const struct fusion *x, const struct fusion_part *m, struct tmap *const *map)
-{
-    const int n = (int)n_matrices(m);
-    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
-    struct param *p = m->from;
-    const int64_t rows = p->shape[p->ndim - 2];
-
-    for (int k = 0; k < n; k++)
-        part[k] = (struct tmap_part){ map[k], 0, map[k]->len };
-    p->state[fused_weight_state(p)] = n == 1 ? map[0] : tmap_parts(x->s->arena, part, n);
-    p->shape[p->ndim - 2] = p->shape[p->ndim - 1];
-    p->shape[p->ndim - 1] = rows;
-    /* a digest depends on the order of the elements, so it is no longer valid */
-    memset(p->has_digest, 0, sizeof p->has_digest);
-    free(part);
-}
-
-/*
- * Transpose the matrices that are stored as [in, out] to [out, in]. In a dry run (spool_dir is NULL), zeros take their
- * place.
- */
+/* Transpose the parameters that Transformers stores as [in, out], which are matrices, or a matrix for each expert. */
 static int transpose_fused_matrices(struct fusion *x)
 {
-    int64_t n_all;
-    int rc = count_transposed(x, &n_all), n = 0, zeros = -1;
-    struct hf_stored *from = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *from);
-    struct hf_matrix *m = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *m);
-    struct tmap **map = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *map);
+    struct param **p = xcalloc((size_t)x->n + 1, sizeof *p);
+    int n = 0, rc = 0;
 
-    for (int i = 0; i < x->n && rc == 0; i++)
-        if (x->member[i].rule->transposed)
-            n += list_matrices(x, &x->member[i], &from[n]);
-    for (int k = 0; k < n; k++) {
-        m[k] = (struct hf_matrix){ &from[k], &map[k] };
-        map[k] = x->o->spool_dir ? NULL
-                                 : tmap_slice_zeros(x->s->arena, x->s->files, &zeros, from[k].dtype, from[k].x.len);
+    for (int i = 0; i < x->n && rc == 0; i++) {
+        const struct fusion_part *m = &x->member[i];
+
+        if (m->rule->transposed && m->from->ndim != 2 + m->rule->experts)
+            rc = refuse_fused_param(x, m->from->name, "is not a matrix, but its rule transposes it");
+        else if (m->rule->transposed)
+            p[n++] = m->from;
     }
-    if (rc == 0 && n && x->o->spool_dir)
-        rc = hf_spool(x->s, m, n, x->o, x->e);
-    for (int i = 0, k = 0; i < x->n && rc == 0; i++)
-        if (x->member[i].rule->transposed) {
-            set_transposed(x, &x->member[i], &map[k]);
-            k += (int)n_matrices(&x->member[i]);
-        }
-    free(from);
-    free(m);
-    free(map);
+    if (rc == 0)
+        rc = hf_transpose_params(x->s, p, n, x->o, x->e);
+    free(p);
     return rc;
 }
 
@@ -504,9 +429,6 @@ static int check_fused_states(const struct fusion *x, const struct fusion_part *
                 return refuse_fused_param(x, m[i].from->name,
                                           "has other states, or is in another group of the optimizer, than the tensors "
                                           "that it is joined with");
-    if (first->state[STATE_EXP_AVG] && m->rule->transposed)
-        return refuse_fused_param(x, first->name, "is stored transposed in Transformers, and states of the optimizer "
-                                                  "are not transposed; --weights-only converts the weights");
     if (first->state[STATE_EXP_AVG] && m->rule->merge == MERGE_VOCAB && x->o->repeat_to > first->shape[0])
         return refuse_fused_param(x, first->name, "has states of the optimizer, to which no rows are added; omit "
                                                   "--pad-vocab-size-to");

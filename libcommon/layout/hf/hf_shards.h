@@ -5,13 +5,15 @@
  * the gate of an MLP is placed before the up projection, the experts of a layer are combined on an axis in front,
  * matrices stored as [in, out] are transposed, and padding rows are added to the vocabulary. A tied head is left out,
  * and so are buffers that older releases of Transformers saved with the parameters. All changes are made in tensor
- * maps, except that transposed matrices are first written to an unnamed spool file (hf_source.h).
+ * maps, except that transposed matrices, in all of their states, are first written to an unnamed spool file.
  */
 #ifndef SHARDKIT_LAYOUT_HF_SHARDS_H
 #define SHARDKIT_LAYOUT_HF_SHARDS_H
 
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/layout/hf/hf_translate.h"
+
+struct param;
 
 /*
  * Replace s->param of a source that is a model folder. Of `o`, only repeat_to and the members for the spool file are
@@ -21,5 +23,15 @@
  */
 MUST_CHECK int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes *z,
                             const struct hf_source_opts *o, struct report *notes, struct err *e);
+
+/*
+ * Transpose n parameters of the source, in all states that they have. Each is a matrix, or a stack of matrices that are
+ * transposed one by one. The result is written to an unnamed spool file in o->spool_dir, which the source then maps, so
+ * memory does not depend on the sizes; in a dry run (spool_dir is NULL), zeros take its place. Shapes and maps of the
+ * parameters are changed, and their digests are removed. Returns -1 with ERR_DATA if a parameter has another number of
+ * dimensions, too many matrices, or a state whose copies or terms must be combined.
+ */
+MUST_CHECK int hf_transpose_params(struct source *s, struct param *const *p, int n, const struct hf_source_opts *o,
+                                   struct err *e);
 
 #endif

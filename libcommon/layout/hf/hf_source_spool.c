@@ -5,13 +5,16 @@
  * exists until the source is closed.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/hf/hf_shards.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
 
-enum { ALIGN = 4096 };
+/* MATRICES_MAX: largest number of experts in a tensor's shape. A larger one is an error of the file. */
+enum { ALIGN = 4096, MATRICES_MAX = 1 << 16 };
 
 /*
  * Add the plan items that transpose one matrix: one item for each block of columns, which is as wide as the executor
@@ -88,5 +91,104 @@ int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf
 out:
     plan_free(p);
     free(at);
+    return rc;
+}
+
+/* ---- parameters with their states ---- */
+
+/* Returns the number of matrices of a parameter: one, or one for each expert. */
+static int64_t n_matrices(const struct param *p)
+{
+    return p->ndim == 3 ? p->shape[0] : 1;
+}
+
+/* Set *n to the number of matrices of all states of the parameters. Returns -1 if one cannot be transposed. */
+static int count_matrices(const struct source *s, struct param *const *p, int n_params, int64_t *n, struct err *e)
+{
+    *n = 0;
+    for (int i = 0; i < n_params; i++) {
+        if (p[i]->ndim < 2 || p[i]->ndim > 3 || n_matrices(p[i]) > MATRICES_MAX) {
+            err_data(e, s->path, ERR_NO_BYTE, "%s: is not a matrix, but its rule transposes it", p[i]->name);
+            return -1;
+        }
+        for (int st = 0; st < STATE_N; st++) {
+            const struct tmap *m = p[i]->state[st];
+
+            if (m && tmap_overlays(m) && m->n_slices > 1) {
+                err_data(e, s->path, ERR_NO_BYTE, "%s: tensor ranks have copies of it, or terms of a sum, and its rule "
+                         "transposes it; merge-tp joins the ranks first", p[i]->name);
+                return -1;
+            }
+            *n += m ? n_matrices(p[i]) : 0;
+        }
+    }
+    return 0;
+}
+
+/* Fill from[] with the matrices of a state of a parameter, in their order. Returns their number. */
+static int list_matrices(struct source *s, const struct param *p, enum state st, struct hf_stored *from)
+{
+    struct tmap *m = p->state[st];
+    const int64_t n = m ? n_matrices(p) : 0;
+
+    for (int64_t k = 0; k < n; k++) {
+        const uint64_t len = m->len / (uint64_t)n;
+
+        from[k] = (struct hf_stored){ .name = p->name, .full = p->name, .dtype = m->dtype, .ndim = 2, .map = m,
+                                      .x = { .len = len } };
+        memcpy(from[k].shape, p->shape + p->ndim - 2, 2 * sizeof *p->shape);
+        if (n > 1)
+            from[k].map = tmap_parts(s->arena, &(struct tmap_part){ m, (uint64_t)k * len, len }, 1);
+    }
+    return (int)n;
+}
+
+/* Give the parameter the maps of its transposed matrices, and the shape that it then has. Returns their number. */
+static int set_transposed(struct source *s, struct param *p, struct tmap *const *map)
+{
+    const int n = (int)n_matrices(p);
+    const int64_t rows = p->shape[p->ndim - 2];
+    struct tmap_part *part = xcalloc((size_t)n + 1, sizeof *part);
+    int used = 0;
+
+    for (int st = 0; st < STATE_N; st++) {
+        if (!p->state[st] || n == 0)
+            continue;
+        for (int k = 0; k < n; k++)
+            part[k] = (struct tmap_part){ map[used + k], 0, map[used + k]->len };
+        p->state[st] = n == 1 ? map[used] : tmap_parts(s->arena, part, n);
+        used += n;
+    }
+    p->shape[p->ndim - 2] = p->shape[p->ndim - 1];
+    p->shape[p->ndim - 1] = rows;
+    p->copy = NULL;
+    /* a digest depends on the order of the elements, so it is no longer valid */
+    memset(p->has_digest, 0, sizeof p->has_digest);
+    free(part);
+    return used;
+}
+
+int hf_transpose_params(struct source *s, struct param *const *p, int n, const struct hf_source_opts *o, struct err *e)
+{
+    int64_t n_all = 0;
+    int rc = count_matrices(s, p, n, &n_all, e), n_listed = 0, zeros = -1;
+    struct hf_stored *from = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *from);
+    struct hf_matrix *m = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *m);
+    struct tmap **map = xcalloc((size_t)(rc < 0 ? 0 : n_all) + 1, sizeof *map);
+
+    for (int i = 0; i < n && rc == 0; i++)
+        for (int st = 0; st < STATE_N; st++)
+            n_listed += list_matrices(s, p[i], (enum state)st, &from[n_listed]);
+    for (int k = 0; k < n_listed; k++) {
+        m[k] = (struct hf_matrix){ &from[k], &map[k] };
+        map[k] = o->spool_dir ? NULL : tmap_slice_zeros(s->arena, s->files, &zeros, from[k].dtype, from[k].x.len);
+    }
+    if (n_listed && o->spool_dir)
+        rc = hf_spool(s, m, n_listed, o, e);
+    for (int i = 0, k = 0; i < n && rc == 0; i++)
+        k += set_transposed(s, p[i], &map[k]);
+    free(from);
+    free(m);
+    free(map);
     return rc;
 }
