@@ -24,7 +24,7 @@ static int set_result_counters(struct ckptedit *j, const struct source *s, struc
 int change_apply(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct report *values = report_new();
-    struct edit_delta_opts o = { .path = j->arg[0], .threads = j->cli.threads, .stopped = cli_stopped, .fd = -1,
+    struct edit_delta_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .fd = -1,
                                  .notes = values };
     struct delta *d = delta_open(j->arg[0], e);
     struct edit_delta *k = d ? edit_delta_open(s, d, e) : NULL;

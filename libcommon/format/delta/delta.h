@@ -4,7 +4,7 @@
  * A delta lists all tensors of a base and of a result, which have the same names, types and shapes. Each tensor is cut
  * into blocks of DELTA_BLOCK bytes. A block whose bytes are equal on both sides takes no room; any other is stored as
  * the difference of its elements (delta_block.h). The CRC-32 of each tensor on both sides is stored, so a reader can
- * refuse another base and prove the result. docs/formats.md, section 18, describes the file.
+ * refuse another base and prove the result. docs/formats.md, section 21, describes the file.
  *
  * Memory: some MiB per thread, 16 bytes per block, and the list of tensors.
  */
@@ -96,6 +96,7 @@ bool delta_is_file(const char *path);
 MUST_CHECK struct delta *delta_open(const char *path, struct err *e);
 void delta_close(struct delta *d);                      /* NULL is allowed */
 const struct delta_index *delta_index(const struct delta *d);
+const char *delta_path(const struct delta *d);          /* returns the path of the file, for messages */
 /* Returns the CRC-32 of the index, which covers the CRCs of all blocks and tensors, so it identifies the delta. */
 uint32_t delta_digest(const struct delta *d);
 

@@ -163,6 +163,7 @@ static struct delta_side parse_delta_side(struct delta_cursor *c)
     s.iteration = (int64_t)parse_index_u64(c);
     s.samples = (int64_t)parse_index_u64(c);
     s.tokens = (int64_t)parse_index_u64(c);
+    c->bad |= s.iteration < -1 || s.samples < -1 || s.tokens < -1;
     return s;
 }
 
@@ -221,13 +222,28 @@ static void parse_delta_blocks(struct delta_cursor *c, struct delta_index *x, ui
     c->bad |= at != index_at;
 }
 
+/* Check that a tensor without a changed block has the same checksum on both sides. */
+static int check_equal_tensors(const struct delta_index *x, const char *path, uint64_t at, struct err *e)
+{
+    for (int i = 0; i < x->n; i++) {
+        const struct delta_tensor *t = &x->tensor[i];
+
+        if (t->base_crc == t->result_crc || delta_is_changed(x, t))
+            continue;
+        err_data(e, path, at, "the index of the patch has two checksums, %08x and %08x, but no difference for %s %s",
+                 t->base_crc, t->result_crc, t->name, state_name(t->state));
+        return -1;
+    }
+    return 0;
+}
+
 int delta_get_index(struct delta_index *x, struct arena *a, const uint8_t *p, const struct delta_tail *t,
                     const char *path, struct err *e)
 {
     struct delta_cursor c = { .p = p, .left = t->index_len, .arena = a };
     const uint32_t flags = parse_index_u32(&c), n = parse_index_u32(&c);
 
-    c.bad |= flags > FLAG_PARTIAL || n > c.left / TENSOR_LEAST_BYTES;
+    c.bad |= flags > FLAG_PARTIAL || n == 0 || n > c.left / TENSOR_LEAST_BYTES;
     x->partial = flags == FLAG_PARTIAL;
     x->base = parse_delta_side(&c);
     x->result = parse_delta_side(&c);
@@ -240,7 +256,7 @@ int delta_get_index(struct delta_index *x, struct arena *a, const uint8_t *p, co
     if (!c.bad)
         parse_delta_blocks(&c, x, t->index_at);
     if (!c.bad)
-        return 0;
+        return check_equal_tensors(x, path, t->index_at, e);
     err_data(e, path, t->index_at, "the index of the patch is invalid");
     return -1;
 }

@@ -99,6 +99,11 @@ const struct delta_index *delta_index(const struct delta *d)
     return &d->x;
 }
 
+const char *delta_path(const struct delta *d)
+{
+    return d->path;
+}
+
 uint32_t delta_digest(const struct delta *d)
 {
     return d->index_crc;

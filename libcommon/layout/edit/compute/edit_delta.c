@@ -4,6 +4,7 @@
 #include "libcommon/layout/edit/compute/edit_delta.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
@@ -18,7 +19,6 @@ struct edit_delta {
     struct edit_computed *changed;      /* [n_changed]; `arg` is the struct delta_tensor */
     struct edit_computed *same;         /* [n_same]: tensors that only have to be those of the base */
     int n_changed, n_same;
-    const char *path;                   /* of the delta */
     bool (*stopped)(void);              /* as in edit_delta_opts */
 };
 
@@ -35,19 +35,21 @@ static int refuse_base_shape(const struct source *s, const struct param *p, cons
 }
 
 /*
- * The delta has a second name of a tied weight. The edit of the first name changes both, so both must have the same
- * bytes in the base and in the result.
+ * The delta has a second name of a tied weight. The edit of the first name changes both, so the delta must have the
+ * first name, too, with the same bytes in the base and in the result.
  */
-static int check_second_name(const struct delta_index *x, const struct delta_tensor *t, struct err *e)
+static int check_second_name(const struct delta_index *x, const struct param *p, const struct delta_tensor *t,
+                             struct err *e)
 {
-    for (int i = 0; i < x->n; i++) {
-        const struct delta_tensor *u = &x->tensor[i];
+    const struct delta_tensor *u = NULL;
 
-        if (u != t && u->state == t->state && u->bytes == t->bytes && u->base_crc == t->base_crc &&
-            u->result_crc == t->result_crc)
-            return 0;
-    }
-    err_usage(e, "%s is tied to another tensor, but in the patch no other tensor has its values", t->name);
+    for (int i = 0; i < x->n && !u; i++)
+        if (x->tensor[i].state == t->state && strcmp(x->tensor[i].name, p->shared_with) == 0)
+            u = &x->tensor[i];
+    if (u && u->base_crc == t->base_crc && u->result_crc == t->result_crc)
+        return 0;
+    err_usage(e, "%s is tied to %s, but the patch %s", t->name, p->shared_with,
+              u ? "has other values for it" : "does not have that tensor");
     return -1;
 }
 
@@ -64,7 +66,7 @@ static int add_delta_tensor(struct edit_delta *k, const struct delta_tensor *t, 
     if (p->state[t->state]->dtype != t->dtype || p->state[t->state]->len != t->bytes ||
         !shape_equal(p->ndim, p->shape, t->ndim, t->shape))
         return refuse_base_shape(k->s, p, t, e);
-    if (edit_second_name(k->s, p, t->state) && check_second_name(x, t, e) < 0)
+    if (edit_second_name(k->s, p, t->state) && check_second_name(x, p, t, e) < 0)
         return -1;
     const struct edit_computed c = { .p = p, .state = t->state, .len = t->bytes, .arg = t };
 
@@ -75,23 +77,29 @@ static int add_delta_tensor(struct edit_delta *k, const struct delta_tensor *t, 
     return 0;
 }
 
-/* Check that every state of the source's parameters is in the delta. */
-static int check_base_is_whole(const struct edit_delta *k, struct err *e)
+/* Check that the delta lists no tensor twice and, unless it is partial, has every state of the source's parameters. */
+static int check_delta_list(const struct edit_delta *k, struct err *e)
 {
     const struct source *s = k->s;
-    const int n = k->n_changed + k->n_same;
+    const struct delta_index *x = delta_index(k->d);
     bool *found = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *found);
     int rc = 0;
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < k->n_changed + k->n_same && rc == 0; i++) {
         const struct edit_computed *c = i < k->n_changed ? &k->changed[i] : &k->same[i - k->n_changed];
+        bool *is = &found[(c->p - s->param) * STATE_N + c->state];
 
-        found[(c->p - s->param) * STATE_N + c->state] = true;
+        if (*is) {
+            err_data(e, delta_path(k->d), ERR_NO_BYTE, "the patch lists %s %s twice", c->p->name,
+                     state_name(c->state));
+            rc = -1;
+        }
+        *is = true;
     }
-    for (int i = 0; i < s->n_params * STATE_N && rc == 0; i++)
+    for (int i = 0; i < s->n_params * STATE_N && rc == 0 && !x->partial; i++)
         if (s->param[i / STATE_N].state[i % STATE_N] && !found[i]) {
             err_usage(e, "%s: has %s %s, which is not in the patch of %s", s->path, s->param[i / STATE_N].name,
-                      state_name((enum state)(i % STATE_N)), delta_index(k->d)->base.name);
+                      state_name((enum state)(i % STATE_N)), x->base.name);
             rc = -1;
         }
     free(found);
@@ -110,8 +118,8 @@ struct edit_delta *edit_delta_open(struct source *s, const struct delta *d, stru
     k->same = xcalloc((size_t)x->n + 1, sizeof *k->same);
     for (int i = 0; i < x->n && rc == 0; i++)
         rc = add_delta_tensor(k, &x->tensor[i], e);
-    if (rc == 0 && !x->partial)
-        rc = check_base_is_whole(k, e);
+    if (rc == 0)
+        rc = check_delta_list(k, e);
     if (rc == 0)
         return k;
     edit_delta_free(k);
@@ -143,7 +151,7 @@ static int refuse_other_base(const struct edit_delta *k, const struct delta_tens
 {
     err_usage(e, "%s: %s %s does not have the values of %s, from which the patch %s was made; apply it to "
                  "that checkpoint",
-              k->s->path, t->name, state_name(t->state), delta_index(k->d)->base.name, k->path);
+              k->s->path, t->name, state_name(t->state), delta_index(k->d)->base.name, delta_path(k->d));
     return -1;
 }
 
@@ -181,8 +189,8 @@ static int apply_to_tensor(const struct edit_delta *k, const struct edit_compute
     if (rc == 0 && was != t->base_crc)
         rc = refuse_other_base(k, t, e);
     if (rc == 0 && o && is != t->result_crc) {
-        err_data(e, k->path, ERR_NO_BYTE, "%s %s: the result has another checksum than the patch states", t->name,
-                 state_name(t->state));
+        err_data(e, delta_path(k->d), ERR_NO_BYTE, "%s %s: the result has another checksum than the patch states",
+                 t->name, state_name(t->state));
         rc = -1;
     }
     free(buf);
@@ -221,7 +229,6 @@ int edit_delta_apply(struct edit *x, struct edit_delta *k, const struct edit_del
     const struct edit_compute how = { .tensor = compute_delta, .ctx = k, .threads = o->threads, .stopped = o->stopped,
                                       .fd = o->fd, .notes = o->notes };
 
-    k->path = o->path;
     k->stopped = o->stopped;
     if (check_base_values(k, k->same, k->n_same, o->threads, e) < 0)
         return -1;

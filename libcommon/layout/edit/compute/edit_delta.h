@@ -14,7 +14,7 @@ struct edit_delta;
 /*
  * Find the delta's tensors in the source. `d` and `s` must outlive the result. Returns NULL with ERR_USAGE if the
  * source lacks one, has one in another type or shape, or has parameters or states that are not in the delta, unless
- * the delta was made of selected tensors.
+ * the delta was made of selected tensors; or with ERR_DATA if the delta lists a tensor twice.
  */
 MUST_CHECK struct edit_delta *edit_delta_open(struct source *s, const struct delta *d, struct err *e);
 void edit_delta_free(struct edit_delta *k);             /* k may be NULL */
@@ -23,7 +23,6 @@ int edit_delta_changed(const struct edit_delta *k);     /* returns the number of
 uint64_t edit_delta_bytes(const struct edit_delta *k);
 
 struct edit_delta_opts {
-    const char *path;                   /* of the delta, for messages */
     int threads;
     bool (*stopped)(void);              /* returns true to stop; NULL if it cannot be stopped */
     int fd;                             /* the spool file, which belongs to the source afterwards; -1 for a dry run */
