@@ -2,13 +2,14 @@
  * bpe_encode.c - convert text to tokens
  *
  *   text -- added tokens --> stretches -- normal form, added tokens --> stretches -- steps --> pieces
- *   piece -- cache, else merging --> tokens
+ *   piece -- table of short pieces, else cache, else merging --> tokens
  *
- * Natural text repeats its pieces, so nearly all are found in the cache. Most of the time is then spent in the regular
- * expression (about two thirds) and in looking pieces up. Merging keeps the pairs of a piece in a heap, ordered by rank
- * and then by position. The time for a long piece thus grows with n log n; the usual search for the best pair would be
- * quadratic.
+ * Natural text repeats its pieces, so nearly all are found in the table of short pieces. With a known pattern
+ * (bpe_scanner.c), words of ASCII letters are cut here, eight bytes at a time; the same bytes are the key of the table.
+ * Merging keeps the pairs of a piece in a heap, ordered by rank and then by position. The time for a long piece thus
+ * grows with n log n; the usual search for the best pair would be quadratic.
  */
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,21 @@ enum {
     SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,
     MAX_CACHED = 64,                    /* maximum length of a cached piece in bytes; longer pieces rarely occur
                                          * again */
+    SHORT_BITS = 14,                    /* the table of short pieces has 2^14 sets, 1 MiB */
+    MAX_SHORT = 16,                     /* maximum length of a short piece in bytes */
+    SHORT_IDS = 3,                      /* maximum number of its tokens */
+    AHEAD = 24,                         /* number of bytes that a word of ASCII letters needs to be cut here */
+};
+
+/* A short piece and its tokens. Two fill a line of the processor's cache. */
+struct short_piece {
+    uint64_t key[2];                    /* the bytes of the piece, padded with zeros */
+    int32_t id[SHORT_IDS];
+    uint8_t len, n;                     /* length of the piece; 0: empty. Number of tokens */
+};
+
+struct short_set {
+    struct short_piece way[2];          /* the last one that was found or added is the first */
 };
 
 struct bpe_slot {
@@ -35,9 +51,15 @@ struct symbol {
                                          * list has no such pair */
 };
 
+/* Whether a byte may begin a word that is cut here. */
+enum word_lead { LEAD_NONE, LEAD_LETTER, LEAD_OTHER };
+
 struct bpe_encoder {
     const struct bpe *b;
     struct bpe_cutter cutter;
+    void *short_memory;
+    struct short_set *shorts;           /* [2^SHORT_BITS] in short_memory, aligned to its size */
+    uint8_t lead[256];                  /* [byte]: enum word_lead */
     struct bpe_slot *slot;              /* [SLOTS] */
     int n_slots;
     char *keys;                         /* [CACHE_BYTES] */
@@ -50,6 +72,17 @@ struct bpe_encoder {
     size_t prefixed_cap[BPE_MAX_STEPS];
 };
 
+static void set_word_leads(struct bpe_encoder *c, enum bpe_scanner scanner)
+{
+    for (int i = 0; i < 128 && scanner != BPE_SCAN_NONE; i++) {
+        bool letter = (i >= 'a' && i <= 'z') || (i >= 'A' && i <= 'Z');
+        /* A quotation mark may begin a contraction. */
+        bool other = scanner == BPE_SCAN_GPT2 ? i == ' ' : (i < '0' || i > '9') && !strchr("\r\n'", i);
+
+        c->lead[i] = letter ? LEAD_LETTER : other && i ? LEAD_OTHER : LEAD_NONE;
+    }
+}
+
 struct bpe_encoder *bpe_encoder_new(const struct bpe *b)
 {
     struct bpe_encoder *c = xcalloc(1, sizeof *c);
@@ -58,6 +91,10 @@ struct bpe_encoder *bpe_encoder_new(const struct bpe *b)
     if (b->plain_bytes)
         return c;
     bpe_cutter_init(&c->cutter);
+    c->short_memory = xcalloc((1 << SHORT_BITS) + 1, sizeof *c->shorts);
+    c->shorts = (struct short_set *)align_up((uintptr_t)c->short_memory, sizeof *c->shorts);
+    if (b->n_steps)
+        set_word_leads(c, b->step[b->n_steps - 1].scanner);
     c->slot = xcalloc(SLOTS, sizeof *c->slot);
     c->keys = xmalloc(CACHE_BYTES);
     c->ids = xmalloc(CACHE_IDS * sizeof *c->ids);
@@ -71,6 +108,7 @@ void bpe_encoder_free(struct bpe_encoder *c)
     bpe_cutter_free(&c->cutter);
     for (int i = 0; i < BPE_MAX_STEPS; i++)
         free(c->prefixed[i]);
+    free(c->short_memory);
     free(c->slot);
     free(c->keys);
     free(c->ids);
@@ -225,6 +263,155 @@ static void encode_piece(struct bpe_encoder *c, const char *p, size_t len, struc
     cache_encoded_piece(c, &c->slot[i], hash, p, len, (struct bpe_ids){ .v = out->v + before, .n = out->n - before });
 }
 
+/* ---- short pieces ---- */
+
+/* Eight bytes as a number whose lowest byte is the first. */
+static inline uint64_t eight_letters(const char *p)
+{
+    uint64_t v;
+
+    memcpy(&v, p, 8);
+    return le64toh(v);
+}
+
+/* Set the key of a piece of at most MAX_SHORT bytes. `room` is the number of bytes that may be read at p. */
+static inline void set_short_key(struct short_piece *k, const char *p, size_t len, size_t room)
+{
+    char padded[MAX_SHORT] = {0};
+    const uint64_t all = UINT64_MAX;
+
+    if (room < MAX_SHORT) {
+        memcpy(padded, p, len);
+        p = padded;
+    }
+    k->key[0] = eight_letters(p) & (len < 8 ? ~(all << 8 * len) : all);
+    k->key[1] = eight_letters(p + 8) & (len <= 8 ? 0 : all >> 8 * (MAX_SHORT - len));
+    k->len = (uint8_t)len;
+}
+
+static inline bool is_short(const struct short_piece *s, const struct short_piece *k)
+{
+    return s->key[0] == k->key[0] && s->key[1] == k->key[1] && s->len == k->len;
+}
+
+static void add_short_piece(struct bpe_encoder *c, struct short_set *set, struct short_piece *k, const char *p,
+                            struct bpe_ids *out)
+{
+    int64_t before = out->n, n;
+
+    encode_piece(c, p, k->len, out);
+    n = out->n - before;
+    if (n > SHORT_IDS)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        k->id[i] = out->v[before + i];
+    k->n = (uint8_t)n;
+    set->way[1] = set->way[0];
+    set->way[0] = *k;
+}
+
+/* Append the tokens of a short piece, whose key is set. */
+static inline void encode_short(struct bpe_encoder *c, struct short_piece *k, const char *p, struct bpe_ids *out)
+{
+    uint64_t h = k->key[0] * 0x9e3779b97f4a7c15u + k->key[1] * 0xc2b2ae3d27d4eb4fu;
+    struct short_set *set = &c->shorts[h >> (64 - SHORT_BITS)];
+    const struct short_piece *s = &set->way[0];
+
+    if (!is_short(s, k)) {
+        s = &set->way[1];
+        if (!is_short(s, k)) {
+            add_short_piece(c, set, k, p, out);
+            return;
+        }
+    }
+    if (out->cap - out->n < SHORT_IDS)
+        ARRAY_ROOM(out->v, out->cap, out->n + SHORT_IDS);
+    memcpy(out->v + out->n, s->id, sizeof s->id);       /* those after s->n are overwritten later */
+    out->n += s->n;
+}
+
+/* Returns a number with 0x80 for each byte of v that is an ASCII letter, and 0 for the others. */
+static inline uint64_t ascii_letters(uint64_t v)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t low = (v | ones * 0x20) & ones * 0x7f;
+
+    return (low + ones * (0x80 - 'a')) & ~(low + ones * (0x80 - 'z' - 1)) & ~v & ones * 0x80;
+}
+
+/*
+ * Returns the length of the piece at p if it is a word of ASCII letters of at most 15 bytes, else 0. AHEAD bytes may be
+ * read at p.
+ */
+static inline size_t ascii_word_length(const struct bpe_encoder *c, enum bpe_scanner scanner, const char *p)
+{
+    const uint64_t highs = 0x8080808080808080u;
+    uint64_t a = eight_letters(p), b = eight_letters(p + 8), in_a, in_b, end_a, end_b;
+    enum word_lead lead = c->lead[(uint8_t)p[0]];
+    size_t len;
+    uint8_t next;
+
+    if (lead == LEAD_NONE)
+        return 0;
+    in_a = ascii_letters(a);
+    in_b = ascii_letters(b);
+    end_a = in_a ^ highs;
+    end_b = in_b ^ highs;
+    if (scanner == BPE_SCAN_GPT4O) {    /* a capital letter after a small one begins the next word */
+        uint64_t small_a = in_a & a << 2, small_b = in_b & b << 2;
+
+        end_a |= in_a & ~(a << 2) & small_a << 8;
+        end_b |= in_b & ~(b << 2) & (small_b << 8 | small_a >> 56);
+    }
+    if (lead == LEAD_OTHER)
+        end_a &= ~(uint64_t)0xff;
+    if (!(end_a | end_b))
+        return 0;
+    len = (size_t)__builtin_ctzll(end_a ? end_a : end_b) / 8 + (end_a ? 0 : 8);
+    next = (uint8_t)p[len];
+    /* A letter that is not ASCII may continue the word, and in GPT4O a contraction. */
+    if (len < lead || next >= 0x80 || (scanner == BPE_SCAN_GPT4O && next == '\''))
+        return 0;
+    return len;
+}
+
+/* Encode a text that the scanner cuts. */
+static inline void encode_pieces_of(struct bpe_encoder *c, enum bpe_scanner scanner, const char *text, size_t len,
+                                    struct bpe_ids *out)
+{
+    for (size_t at = 0, n; at < len; at += n) {
+        struct short_piece k;
+
+        n = len - at >= AHEAD ? ascii_word_length(c, scanner, text + at) : 0;
+        if (n == 0)
+            n = bpe_piece_end(scanner, text, len, at) - at;
+        if (n > MAX_SHORT) {
+            encode_piece(c, text + at, n, out);
+            continue;
+        }
+        set_short_key(&k, text + at, n, len - at);
+        encode_short(c, &k, text + at, out);
+    }
+}
+
+static void encode_scanned(struct bpe_encoder *c, enum bpe_scanner scanner, const char *text, size_t len,
+                           struct bpe_ids *out)
+{
+    switch (scanner) {                  /* each has a loop of its own, with a constant scanner */
+    case BPE_SCAN_GPT2:
+        encode_pieces_of(c, BPE_SCAN_GPT2, text, len, out);
+        break;
+    case BPE_SCAN_LLAMA3:
+        encode_pieces_of(c, BPE_SCAN_LLAMA3, text, len, out);
+        break;
+    case BPE_SCAN_QWEN:
+        encode_pieces_of(c, BPE_SCAN_QWEN, text, len, out);
+        break;
+    default:
+        encode_pieces_of(c, BPE_SCAN_GPT4O, text, len, out);
+    }
+}
+
 /* ---- steps ---- */
 
 static void put_blank_before(struct bpe_encoder *c, int step, const char **text, size_t *len)
@@ -254,7 +441,11 @@ static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t l
     }
     if (s->add_prefix_space && text[0] != ' ')
         put_blank_before(c, step, &text, &len);
-    if (!s->code)
+    if (s->scanner != BPE_SCAN_NONE && step == c->b->n_steps - 1) {
+        encode_scanned(c, s->scanner, text, len, out);
+        return 0;
+    }
+    if (!s->code && s->scanner == BPE_SCAN_NONE)
         return cut_piece(c, step + 1, text, len, out);
     while (from < len && (found = bpe_cut(&c->cutter, s, text, len, from, &m)) > 0) {
         if (m.start > from && !s->remove_gaps && cut_piece(c, step + 1, text + from, m.start - from, out) < 0)
@@ -320,17 +511,30 @@ struct bpe_text {
     bool normalized;
 };
 
+/* Returns the first position from `from` on with a byte with which an added token begins, or the length of the text. */
+static size_t next_first_byte(const struct bpe *b, const struct bpe_text *t, size_t from)
+{
+    const bool *first = b->added_first[t->normalized];
+    const char *at;
+
+    if (b->n_first[t->normalized] == 0 || from >= t->len)
+        return t->len;
+    if (b->n_first[t->normalized] == 1) {
+        at = memchr(t->p + from, (int)((const bool *)memchr(first, true, 256) - first), t->len - from);
+        return at ? (size_t)(at - t->p) : t->len;
+    }
+    while (from < t->len && !first[(uint8_t)t->p[from]])
+        from++;
+    return from;
+}
+
 /*
  * Returns the first added token in the text at or after `from`. If several begin at the same position, returns the
  * longest.
  */
 static const struct bpe_added *find_added(const struct bpe *b, const struct bpe_text *t, size_t from, size_t *at)
 {
-    if (b->n_added == 0)
-        return NULL;
-    for (size_t i = from; i < t->len; i++) {
-        if (!b->added_first[t->normalized][(uint8_t)t->p[i]])
-            continue;
+    for (size_t i = from; (i = next_first_byte(b, t, i)) < t->len; i++) {
         for (int k = 0; k < b->n_added; k++) {
             const struct bpe_added *a = &b->added[k];
 

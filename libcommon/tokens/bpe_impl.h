@@ -5,6 +5,7 @@
  *   bpe_json.c    tokenizer.json
  *   bpe_scan.c    vocabulary and merges of a tokenizer.json, fast
  *   bpe_split.c   regular expressions that cut text into pieces
+ *   bpe_scanner.c the same pieces without a regular expression, for frequent patterns
  *   bpe_unicode.c normal forms and classes of characters
  *   bpe_encode.c  pieces to tokens
  */
@@ -22,9 +23,13 @@ enum {
     BPE_ODD_BYTES = 68,                 /* number of bytes that do not represent themselves */
 };
 
+/* Patterns that are known, see bpe_scanner.c. */
+enum bpe_scanner { BPE_SCAN_NONE, BPE_SCAN_GPT2, BPE_SCAN_LLAMA3, BPE_SCAN_QWEN, BPE_SCAN_GPT4O };
+
 /* One step that cuts text at the matches of a regular expression. The text between two matches becomes a piece, too. */
 struct bpe_step {
-    pcre2_code *code;                   /* NULL: the step does not cut, but only adds the prefix */
+    enum bpe_scanner scanner;           /* cuts in place of `code` if it is not BPE_SCAN_NONE */
+    pcre2_code *code;                   /* NULL without a scanner: the step does not cut, but only adds the prefix */
     bool remove_matches, remove_gaps;
     bool add_prefix_space;              /* put a blank in front of the piece before cutting it, unless it begins with
                                          * a space */
@@ -78,6 +83,7 @@ struct bpe {
     struct bpe_step step[BPE_MAX_STEPS];
     struct bpe_added *added;            /* sorted by length, the longest first */
     bool added_first[2][256];           /* [normalized]: true for each byte with which such an added token begins */
+    int n_first[2];                     /* [normalized]: number of these bytes */
     bool nfc;                           /* text between added tokens is converted to Unicode's normal form C */
     int n_before, n_after;              /* number of tokens that the template puts before and after every document */
     int32_t before[BPE_MAX_TEMPLATE], after[BPE_MAX_TEMPLATE];
@@ -160,6 +166,15 @@ extern const char bpe_gpt2_pattern[];
  */
 MUST_CHECK int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool remove_gaps,
                             bool add_prefix_space, char why[256]);
+
+/* ---- known patterns (bpe_scanner.c) ---- */
+
+/* Returns the scanner that gives the same pieces as this pattern, or BPE_SCAN_NONE. */
+enum bpe_scanner bpe_scanner_of(const char *pattern);
+/*
+ * Returns the end of the piece that begins at text[at]. `at` is less than len, and the text is valid UTF-8.
+ */
+size_t bpe_piece_end(enum bpe_scanner scanner, const char *text, size_t len, size_t at);
 
 /* The matching state of one thread. */
 struct bpe_cutter {

@@ -270,6 +270,14 @@ static void normalize_added(struct bpe *b, struct bpe_added *a)
     free(made);
 }
 
+static void record_added_first(struct bpe *b, const struct bpe_added *a)
+{
+    bool *first = &b->added_first[a->normalized][(uint8_t)a->text[0]];
+
+    b->n_first[a->normalized] += !*first;
+    *first = true;
+}
+
 static int read_added(struct bpe_reader *r, json_t *list)
 {
     struct bpe *b = r->b;
@@ -293,7 +301,7 @@ static int read_added(struct bpe_reader *r, json_t *list)
             .single_word = flag(o, "single_word", false), .normalized = flag(o, "normalized", false),
         };
         normalize_added(b, &b->added[b->n_added]);
-        b->added_first[b->added[b->n_added].normalized][(uint8_t)b->added[b->n_added].text[0]] = true;
+        record_added_first(b, &b->added[b->n_added]);
         b->n_added++;
     }
     qsort(b->added, (size_t)b->n_added, sizeof *b->added, by_length);

@@ -126,8 +126,10 @@ int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool r
     }
     *s = (struct bpe_step){ .remove_matches = remove_matches, .remove_gaps = remove_gaps,
                             .add_prefix_space = add_prefix_space };
-    if (!pattern) {
-        b->n_steps++;
+    if (pattern && !remove_matches && !remove_gaps)
+        s->scanner = bpe_scanner_of(pattern);
+    if (!pattern || s->scanner != BPE_SCAN_NONE) {
+        b->n_steps += pattern || add_prefix_space;          /* a step without any effect is left out */
         return 0;
     }
     ours = translate_oniguruma(pattern, why);
@@ -172,6 +174,10 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
 {
     PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->match);
 
+    if (s->scanner != BPE_SCAN_NONE) {
+        *m = (struct bpe_match){ from, bpe_piece_end(s->scanner, text, len, from) };
+        return 1;
+    }
     /* The text is known to be valid UTF-8. Checking the whole text again at each match would take quadratic time. */
     for (;;) {
         int rc = (s->jit ? pcre2_jit_match : pcre2_match)(s->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,

@@ -8,14 +8,46 @@
 #include "libcommon/tokens/bpe_impl.h"
 
 /*
- * Returns true if no character is above U+02FF. Such characters do not combine with each other, so the text has normal
- * form C.
+ * Returns true if the character keeps its form in every text, unless marks or Hangul letters follow it: it does not
+ * decompose, is no mark and no Hangul letter. Nothing else is the second part of a composition.
  */
-static bool has_low_characters(const char *text, size_t len)
+static bool is_stable(utf8proc_int32_t c)
 {
-    for (size_t i = 0; i < len; i++)
-        if ((uint8_t)text[i] >= 0xcc)           /* the first byte of U+0300 */
+    const utf8proc_property_t *p = utf8proc_get_property(c);
+
+    if (c < 0x300)
+        return true;
+    if ((c >= 0x1100 && c <= 0x11ff) || p->combining_class != 0)
+        return false;
+    return (p->decomp_seqindex == UINT16_MAX || p->decomp_type != 0) && p->category != UTF8PROC_CATEGORY_MN &&
+           p->category != UTF8PROC_CATEGORY_MC && p->category != UTF8PROC_CATEGORY_ME;
+}
+
+/* Returns true if the text has normal form C for certain, because all characters are stable. */
+static bool is_normal_for_certain(const char *text, size_t len)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    size_t i = 0;
+    utf8proc_int32_t c;
+
+    while (i < len) {
+        uint64_t v;
+
+        if (i + 8 <= len) {             /* pass eight bytes below 0xcc, with which U+0300 begins */
+            memcpy(&v, text + i, 8);
+            if (!(v & ((v & ones * 0x7f) + ones * (0x80 - 0x4c)) & ones * 0x80)) {
+                i += 8;
+                continue;
+            }
+        }
+        if ((uint8_t)text[i] < 0xcc) {
+            i++;
+            continue;
+        }
+        i += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
+        if (!is_stable(c))
             return false;
+    }
     return true;
 }
 
@@ -42,7 +74,7 @@ const char *bpe_normalize(const char *text, size_t *len, char **made)
     const char *from = text, *end = text + *len, *at;
 
     *made = NULL;
-    if (has_low_characters(text, *len))
+    if (is_normal_for_certain(text, *len))
         return text;
     while ((at = memmem(from, (size_t)(end - from), base, sizeof base - 1))) {
         add_normalized(&sb, from, (size_t)(at - from));
