@@ -172,13 +172,14 @@ static void hangs(struct root *m, int rank)
 }
 
 /*
- * Handle the report of a rank that it stalls. may_last: its call has no time limit, so the stall does not end the job.
+ * Handle the report of a rank that it stalls. If `may_last` is true, the call of that rank has no time limit, so the
+ * stall does not end the job.
  */
 static void stall_begins(struct root *m, int rank, bool may_last)
 {
     /*
-     * A report is ignored while a stall is already known, with one exception: if the rank that the printed line named
-     * as the cause now waits itself, another rank is the cause, so start the search again.
+     * A report is ignored while a stall is already known, with one exception. If the rank that the printed line named
+     * as the cause now waits itself, another rank is the cause. The search is then started again.
      */
     if (m->state != JOB_RUNS && !(m->state == JOB_STALL_PRINTED && rank == m->culprit))
         return;
@@ -261,8 +262,8 @@ static void print_table(struct root *m)
 }
 
 /*
- * Describe in `line` which rank waits and which one is at the end of the chain of waits. Returns the latter, or -1 if
- * there is none.
+ * Describe in `line` which rank waits, and which rank is at the end of the chain of waits. Returns the rank at the end,
+ * or -1 if there is none.
  */
 static int describe_wait_chain(struct root *m, int rank, char *line, size_t room)
 {
@@ -330,8 +331,8 @@ static void finish_asking(struct root *m)
 /* ---- messages ---- */
 
 /*
- * Record a failure of `rank` that `culprit` may have caused. It ends the job after GRACE_NS, unless the original
- * failure is reported before.
+ * Record a failure of `rank` that `culprit` may have caused. The failure ends the job after GRACE_NS if the original
+ * failure has not been reported by then.
  */
 static void second_hand(struct root *m, int rank, int culprit, const char *what)
 {
@@ -345,7 +346,7 @@ static void second_hand(struct root *m, int rank, int culprit, const char *what)
     m->grace_until = clock_ns() + GRACE_NS;
 }
 
-/* Handle a comm_abort() of `rank`. lost: the rank whose loss caused it, or -1. */
+/* Handle a comm_abort() of `rank`. `lost` is the rank whose loss caused it, or -1. */
 static void handle_rank_failure(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
@@ -466,7 +467,7 @@ static void check_root_call(struct root *m)
         hangs(m, 0);
 }
 
-/* Returns true if all ranks have sent a goodbye, or the time limit for that has passed. */
+/* Returns true if all ranks have sent a goodbye, or if the time limit for the goodbyes has passed. */
 static bool may_close(struct root *m)
 {
     struct watch *w = m->w;

@@ -140,7 +140,10 @@ int watch_accept(struct watch *w, int listener, struct err *e)
     return 0;
 }
 
-/* Connect to rank 0: through loopback if it is on this host, else through the first of its addresses that answers. */
+/*
+ * Connect to rank 0. The connection uses loopback if rank 0 is on this host, and otherwise the first address of rank 0
+ * that answers.
+ */
 static int reach_root(struct watch *w, const struct watch_offer *offer)
 {
     int64_t deadline = clock_ns() + JOIN_S * SECOND;

@@ -17,14 +17,14 @@ enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER
 struct card {
     char host[HOST_BYTES];
     uint64_t node;              /* equal for ranks on the same host only */
-    uint64_t pid_space;         /* equal for two ranks if a pid refers to the same process on both */
+    uint64_t pid_space;         /* equal for two ranks if a pid refers to the same process for both */
     int64_t pid;
     int32_t local_rank;         /* from the launcher, or -1 */
     int32_t pad;
     cpu_set_t processors;
 };
 
-/* Get the boot id, which distinguishes machines; empty if there is none. */
+/* Get the boot id, which distinguishes machines. The text is empty if there is none. */
 static void boot_id(char *text, size_t room)
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -69,7 +69,7 @@ static int node_of(const struct card *cards, int r, const struct comm_place *pla
 }
 
 /*
- * Set local_rank and local_size of the ranks on one host. Uses the launcher's local ranks if all of them are known.
+ * Set local_rank and local_size of the ranks on one host. The launcher's local ranks are used if all of them are known.
  * Also determines whether the host has enough processors for its ranks.
  */
 static void place_node(struct comm_world *w, const struct card *cards, int node, int size)
