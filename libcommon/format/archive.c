@@ -38,8 +38,8 @@ struct spool {
 };
 
 /*
- * Open a temporary file without a name. The kernel frees the file when its last descriptor is closed, in whatever way
- * the process ends.
+ * Open a temporary file without a name. The kernel frees the file when its last descriptor is closed, even if the
+ * process crashes.
  */
 static int spool_open(struct spool *s, struct err *e)
 {
@@ -63,8 +63,8 @@ static int spool_open(struct spool *s, struct err *e)
 }
 
 /*
- * Check that n more bytes fit into the spool file's file system. The free space is queried about once per GiB, not for
- * every block. Returns -1 with ENOSPC if the space does not suffice.
+ * Check that n more bytes fit into the file system of the spool file. The free space is queried about once per GiB, not
+ * for every block. Returns -1 with ENOSPC if the space is insufficient.
  */
 static int spool_room(struct spool *s, uint64_t n, struct err *e)
 {
@@ -209,7 +209,7 @@ static int bad_tar(struct lister *l, const char *what)
     return -1;
 }
 
-/* Check that the name of a member stays inside a folder, because callers append it to the path of a folder. */
+/* Check that the name of a member stays inside a folder, because callers append the name to the path of a folder. */
 static int check_member_name(struct lister *l, const char *name)
 {
     const char *p = name;
@@ -237,7 +237,7 @@ static void add_archive_member(struct lister *l, const char *name, uint64_t at, 
 
 /*
  * Compute the offset of the last member of a plain tar. libarchive is now positioned after this member, so the member's
- * padded bytes end exactly at this position.
+ * padded bytes end at this position.
  */
 static int place_last(struct lister *l)
 {
@@ -359,7 +359,10 @@ static int check_duplicates(struct lister *l)
     return rc;
 }
 
-/* Add every member to the table of files, as a part of the tar or of the spool file that holds all members. */
+/*
+ * Add every member to the table of files. Each member is a part of the tar, or of the spool file that holds all
+ * members.
+ */
 static void number_members(struct lister *l)
 {
     int in = l->whole;
@@ -456,8 +459,8 @@ void archive_list_free(struct archive_member *m, int n)
 enum { MAX_RATIO = 1100 };
 
 /*
- * Context of the callbacks through which libarchive reads the zip. They also allow a zip that is in memory or inside a
- * tar.
+ * Context of the callbacks through which libarchive reads the zip. The callbacks also allow a zip that is in memory or
+ * inside a tar.
  */
 struct archive_stream {
     struct files *f;

@@ -30,9 +30,9 @@ MUST_CHECK int archive_list(struct files *f, const char *path, struct archive_me
 extern const char archive_stdin[];
 void archive_list_free(struct archive_member *m, int n);
 /*
- * Decompress records of the zip in file number `file` into one new spool file. Returns the number of the spool file in
- * `f`, or -1 on failure. Every wanted record must exist and must decompress to its expected size and CRC. An expected
- * CRC of 0 means that the CRC is unknown; it is not compared.
+ * Decompress records of the zip with file number `file` into one new spool file. Returns the number of the spool file
+ * in `f`, or -1 on failure. Every wanted record must exist, and must decompress to its expected size and CRC. An
+ * expected CRC of 0 means that the CRC is unknown; it is not compared.
  */
 struct archive_want {
     const char *name;

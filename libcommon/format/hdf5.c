@@ -65,9 +65,9 @@ static void err_h5(struct err *e, const char *path, const char *what)
 }
 
 /*
- * Initialize the library before its first use. By default the library prints its error stack; this is turned off,
- * because the caller prints errors. By default it also flushes files again at exit, which crashes if the disk was full;
- * this is turned off, too, because every opened object is closed explicitly.
+ * Initialise the library before its first use, and turn off two defaults. By default the library prints its error
+ * stack, but here the caller prints errors. By default it also flushes files again at exit, which crashes if the disk
+ * was full. This flush is not needed, because every opened object is closed explicitly.
  */
 static void start_library(void)
 {
@@ -100,8 +100,8 @@ static hid_t access_list(bool write)
 struct h5_out {
     char *path;
     hid_t file;
-    hid_t group_list, bare_list;        /* creation properties of groups, and of datasets whose storage has not been
-                                         * set yet */
+    hid_t group_list, bare_list;        /* creation properties of groups, and creation properties of datasets whose
+                                         * storage has not been set yet */
     struct h5_run *tensor;              /* locations of the datasets' bytes, which the seal does not cover */
     int n_tensors, tensor_cap;
     struct err err;

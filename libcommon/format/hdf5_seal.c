@@ -42,7 +42,7 @@ static int compare_h5_runs(const void *a, const void *b)
 
 /*
  * Find the parts of [0, end) that no tensor covers, and store them in `gap`, which must have room for n + 1 entries.
- * Returns their number.
+ * Returns the number of parts.
  */
 static int gaps_between(struct h5_run *tensor, int n, uint64_t end, struct h5_run *gap)
 {

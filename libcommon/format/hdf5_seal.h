@@ -27,8 +27,8 @@ struct h5_run {
 };
 
 /*
- * Append the seal to a closed file. `tensor` lists the runs of tensor bytes, which the seal does not cover, in any
- * order. The function sorts this list.
+ * Append the seal to a closed file. `tensor` lists the runs of tensor bytes, in any order. The seal does not cover
+ * these runs. The function sorts the list.
  */
 MUST_CHECK int h5_seal_put(const char *path, struct h5_run *tensor, int n, struct err *e);
 /*

@@ -82,7 +82,10 @@ static int set_mmidx_type(struct mmidx *m, uint64_t code, uint64_t at, struct er
     return 0;
 }
 
-/* Read N and D. They are limited so that sums of table sizes cannot overflow; each entry needs at least 8 bytes. */
+/*
+ * Read the numbers of sequences (N) and of document entries (D). They are limited so that sums of table sizes cannot
+ * overflow. Each entry needs at least 8 bytes.
+ */
 static int read_mmidx_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
 {
     uint64_t n = get_le64(m->idx.p + at_n), d = get_le64(m->idx.p + at_d);
@@ -183,7 +186,8 @@ static uint64_t raw_len(const struct mmidx *m, int64_t seq)
 
 /*
  * Check that the stored position of each sequence is the sum of the lengths of all sequences before it. Positions are
- * in bytes, in the legacy form in elements. Also check that the sequences fill the .bin exactly. Sets m->tokens.
+ * in bytes; in the legacy form they are in elements. Also check that the sequences fill the .bin exactly. Sets
+ * m->tokens.
  */
 static int check_sequences(struct mmidx *m, struct err *e)
 {
@@ -624,8 +628,8 @@ static int put_documents(const struct mmidx_writer *w, struct mmidx_out *o, stru
 }
 
 /*
- * Rename both files from their temporary to their final names. They must have been synced to disk. The old index is
- * removed first, so that a new .bin is never paired with an old .idx.
+ * Rename both files from their temporary names to their final names. Both must have been synced to disk. The old index
+ * is removed first, so that a new .bin is never paired with an old .idx.
  */
 static int publish_mmidx_files(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
 {

@@ -35,7 +35,9 @@ enum mmidx_form { MMIDX_MMAP, MMIDX_LEGACY };
 enum mmidx_type { MMIDX_U8 = 1, MMIDX_I8, MMIDX_I16, MMIDX_I32, MMIDX_I64, MMIDX_U16 = 8 };
 
 const char *mmidx_type_name(enum mmidx_type t);     /* "u16" */
-/* Return the type that all writers use for a vocabulary of this size: u16 below 65500 tokens, else i32. */
+/*
+ * Return the type that all writers use for a vocabulary of this size: u16 for fewer than 65500 tokens, otherwise i32.
+ */
 enum mmidx_type mmidx_type_for(int64_t vocab_size);
 
 struct mmidx;
@@ -63,9 +65,9 @@ int64_t mmidx_len(const struct mmidx *m, int64_t seq);      /* number of tokens 
 void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, int64_t *out);
 
 /*
- * A writer for a .bin and its .idx. The files have temporary names while they grow, and get their final names at the
- * commit, the .idx last. A reader therefore finds the old pair, no pair, or the new pair. An existing pair is replaced.
- * The .idx is identical, byte for byte, to the one that the reference implementation writes.
+ * A writer for a .bin and its .idx. The files have temporary names while they grow. The commit gives them their final
+ * names, the .idx last. A reader therefore finds the old pair, no pair, or the new pair. An existing pair is replaced.
+ * The .idx is identical, byte for byte, to the .idx that the reference implementation writes.
  */
 struct mmidx_writer;
 MUST_CHECK struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form form, enum mmidx_type type,

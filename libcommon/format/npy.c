@@ -68,8 +68,8 @@ static int report_npy_error(const struct npy *a, uint64_t at, struct err *e, con
 }
 
 /*
- * Skip blanks and then `word`. Returns the text after the word, or NULL if there is another text. The dictionary is
- * Python source, but NumPy writes only a few fixed words into it.
+ * Skip blanks and then `word`. Returns the text after the word, or NULL if another text follows the blanks. The
+ * dictionary is Python source, but NumPy writes only a few fixed words into it.
  */
 static const char *skip_npy_word(const char *p, const char *word)
 {
@@ -78,7 +78,10 @@ static const char *skip_npy_word(const char *p, const char *word)
     return strncmp(p, word, strlen(word)) == 0 ? p + strlen(word) : NULL;
 }
 
-/* Parse a shape such as "(12,)" or "(12, 2)" at p, of at most `most` dimensions. Returns the text after it, or NULL. */
+/*
+ * Parse a shape such as "(12,)" or "(12, 2)" at p. It may have at most `most` dimensions. Returns the text after the
+ * shape, or NULL.
+ */
 static const char *parse_npy_shape(const char *p, int most, int *ndim, int64_t *shape)
 {
     p = skip_npy_word(p, "(");

@@ -646,7 +646,10 @@ struct pt_report_to {
     struct report *r;
 };
 
-/* Report each storage in v, or in the containers in v, that belongs to no tensor. Other values are not searched. */
+/*
+ * Report each storage in v, or in the containers in v, that belongs to no tensor. Values that are not containers are
+ * not searched.
+ */
 static void check_bare_storages(const struct pt *pt, const struct pk *v, int depth, int *left,
                                 const struct pt_report_to *of)
 {
@@ -678,7 +681,7 @@ static void check_pt_unread(const struct pt *pt, const char *file_name, bool dte
         const struct pk *v = pt->tree.act[i];
         struct strbuf what = {0};
 
-        /* If v is any other value, pt_check_classes() has already reported its class. */
+        /* The class of any other value has already been reported by pt_check_classes(). */
         if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
             !(dtensors && pt_kind_dtensor(v, &ignored, &ignored, &ignored)) && pt_unread(pt, v, &what))
             report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "cannot be read: %s", what.buf);

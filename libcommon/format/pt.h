@@ -71,7 +71,7 @@ bool pt_has_new_tree(const struct pt *pt);
  * bits), and for a tensor with too many dimensions.
  */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
-/* How a DTensor is cut over a mesh of ranks: the placement on each dimension of the mesh. */
+/* How a DTensor is cut over a mesh of ranks. `at` has the placement on each dimension of the mesh. */
 #define PT_MESH_MAX 8
 struct pt_mesh {
     int n;                              /* number of dimensions of the mesh */
@@ -82,8 +82,8 @@ struct pt_mesh {
     } at[PT_MESH_MAX];
 };
 /*
- * A DTensor: a tensor that is cut over the ranks of a mesh, and the part of it that a rank holds, which is elements
- * at[d] to at[d] + len[d] - 1 in each dimension d.
+ * A DTensor, which is a tensor cut over the ranks of a mesh, and the part of it that one rank holds. In each dimension
+ * d the part consists of elements at[d] to at[d] + len[d] - 1.
  */
 struct pt_dtensor {
     struct pt_mesh mesh;
@@ -93,9 +93,9 @@ struct pt_dtensor {
     int64_t rank;                       /* number of the rank that saved it; -1 if unknown */
 };
 /*
- * If v is a DTensor of this file, fill *d and return true. *why is then NULL, or the reason why *d is not valid: a
- * partial sum, a mesh or a placement of an unknown form, a part that does not have the shape that they give, or two
- * sizes of the whole tensor.
+ * If v is a DTensor of this file, fill *d and return true. *why is then NULL, or the reason why *d is not valid.
+ * Possible reasons are a partial sum, a mesh or a placement of an unknown form, a part whose shape does not follow from
+ * them, or two different sizes of the whole tensor.
  */
 bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, const char **why);
 /*
@@ -104,7 +104,7 @@ bool pt_dtensor(const struct pt *pt, const struct pk *v, struct pt_dtensor *d, c
  */
 bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
 /*
- * Search v, and the containers in v, for the first value for which pt_unread() returns true, and append its description
+ * Find the first value, in v and in the containers in v, for which pt_unread() returns true, and append its description
  * to `what`. Returns false if there is none.
  */
 bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
@@ -115,17 +115,20 @@ bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
 /*
- * Report bytes after the end of the archive; if the file stores no CRC for some record, also other bytes that no reader
- * uses and that are not as a writer writes them, because nothing else can show damage (zip_check_container()). `f` and
- * `file` are those of pt_open().
+ * Report bytes after the end of the archive. If the file stores no CRC for some record, also report other bytes that no
+ * reader uses and that differ from those that a writer writes, because nothing else can show damage
+ * (zip_check_container()). `f` and `file` are those of pt_open().
  */
 void pt_check_container(const struct pt *pt, struct files *f, int file, struct report *r);
 /*
- * Call pt_check_classes(), pt_check_container() and zip_check_crcs(), and report ERROR "unread" for each view of a
+ * Call pt_check_classes(), pt_check_container() and zip_check_crcs(). Also report an ERROR "unread" for each view of a
  * storage, and each tensor of a special class, that pt_tensor() cannot read.
  */
 void pt_check(const struct pt *pt, struct files *f, int file, struct report *r);
-/* Do the same for the file of a rank: the DTensors in it are parts, which the caller reads by pt_dtensor(). */
+/*
+ * Make the checks of pt_check() for the file of a rank. The DTensors in it are parts, which the caller reads with
+ * pt_dtensor().
+ */
 void pt_check_rank_file(const struct pt *pt, struct files *f, int file, struct report *r);
 /* Returns true if pt_check_classes() reports an ERROR for the opaque node. */
 bool pt_refuses_class(const struct pk *v);

@@ -28,7 +28,9 @@ struct placement {
     int64_t dim, split_factor;
 };
 
-/* Returns the product of the integers in v, which is an int or a list of them, or -1 if v is something else. */
+/*
+ * Returns the product of the integers in v, which must be an int or a list of ints. Returns -1 if v is anything else.
+ */
 static int64_t product_of(const struct pk *v)
 {
     int64_t all = 1, one;
@@ -97,7 +99,7 @@ static const char *parse_placements(const struct pk *v, int ndim, const struct m
     return NULL;
 }
 
-/* Cut dimension `dim` of the part as dimension i of the mesh does. */
+/* Cut dimension `dim` of the part in the way that dimension i of the mesh requires. */
 static void cut_part(struct pt_dtensor *d, int dim, const struct mesh *m, int i)
 {
     const int64_t n = d->len[dim], each = (n + m->size[i] - 1) / m->size[i];
@@ -130,8 +132,8 @@ static const char *apply_placements(struct pt_dtensor *d, const struct mesh *m, 
 }
 
 /*
- * Check that shard_order, if there is one, states that the placements are applied from left to right. It is a tuple of
- * ShardOrderEntry(tensor_dim, mesh_dims). With a _StridedShard torch does not use it.
+ * Check that shard_order, if it exists, states that the placements are applied from left to right. It is a tuple of
+ * ShardOrderEntry(tensor_dim, mesh_dims). torch does not use it with a _StridedShard.
  */
 static const char *check_shard_order(const struct pk *v, const struct mesh *m, const struct placement *p)
 {
@@ -163,7 +165,7 @@ static const char *check_shard_order(const struct pk *v, const struct mesh *m, c
     return n_cut ? other : NULL;
 }
 
-/* Check that the size in tensor_meta, TensorMeta(size, stride, dtype), is that of the tensor. */
+/* Check that tensor_meta, which is TensorMeta(size, stride, dtype), has the size of the tensor. */
 static const char *check_meta_size(const struct pk *meta, const struct pt_dtensor *d)
 {
     const struct pk *args = meta && meta->type == PK_OBJ ? meta->args : NULL;

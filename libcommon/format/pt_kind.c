@@ -88,7 +88,7 @@ static bool is_dtensor(const struct pk *v)
            arg(v, 2)->type == PK_TUPLE && arg(v, 2)->n > 2;
 }
 
-/* The state of an object is a dict; an object with slots has a pair of dicts. */
+/* The state of an object is a dict. An object with slots has a pair of dicts. */
 const struct pk *pt_kind_attribute(const struct pk *state, const char *key)
 {
     const struct pk *found = NULL;
@@ -104,7 +104,7 @@ const struct pk *pt_kind_attribute(const struct pk *state, const char *key)
 }
 
 /*
- * Returns true if every placement of a DTensor is Shard or Replicate. If a placement is Partial, a rank has only one
+ * Returns true if every placement of a DTensor is Shard or Replicate. With the placement Partial, a rank has only one
  * summand of the values, in the shape of the whole tensor.
  */
 static bool has_no_partial(const struct pk *spec)

@@ -21,13 +21,13 @@ struct pt_call {
     uint32_t n_least;                   /* number of arguments without the metadata */
 };
 /*
- * Parse v as such a call. torch wraps the call in _rebuild_from_type_v2 if the tensor has attributes, as ZeRO-3's fp32
- * master weights do; this form is accepted, too.
+ * Parse v as such a call. If the tensor has attributes, as ZeRO-3's fp32 master weights do, torch wraps the call in
+ * _rebuild_from_type_v2. This form is accepted, too.
  */
 struct pt_call pt_kind_call(const struct pk *v);
 /*
- * Return the reason why the values of the tensor are not simply those in its storage (conjugate and negative bits, too
- * many dimensions). Returns NULL if they are. c->args must not be NULL.
+ * Return the reason why the values of the tensor differ from those in its storage: conjugate or negative bits, or too
+ * many dimensions. Returns NULL if they do not differ. c->args must not be NULL.
  */
 const char *pt_kind_flaw(const struct pt_call *c);
 /*
@@ -45,8 +45,8 @@ bool pt_kind_dtensor(const struct pk *v, const struct pk **size, const struct pk
  */
 const struct pk *pt_kind_attribute(const struct pk *state, const char *key);
 /*
- * Describe a value that contains or represents a tensor that cannot be read. After pt_kind_unwrap(), v must not be a
- * call for which pt_kind_flaw() returns NULL. Appends a text such as "a sparse tensor
+ * Describe a value that contains or represents a tensor that cannot be read. v must not be a call for which
+ * pt_kind_flaw() returns NULL after pt_kind_unwrap(). Appends a text such as "a sparse tensor
  * (torch._utils._rebuild_sparse_tensor)". Returns false if v contains no tensor.
  */
 bool pt_kind_name(const struct pk *v, struct strbuf *what);

@@ -17,7 +17,7 @@ static const char version[] = "3\n";
 
 /* ---- tensors of a tree that is to be written ---- */
 
-/* Return an empty OrderedDict, by which torch represents that there are no backward hooks. */
+/* Return an empty OrderedDict. torch uses it to represent that there are no backward hooks. */
 static struct pk *no_hooks(struct arena *a)
 {
     return pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
@@ -58,8 +58,8 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 }
 
 /*
- * Return the address of the pointer to the name of the tensor's storage. If a PK_BYTES value is in place of the name,
- * it holds the contents of the storage.
+ * Return the address of the pointer to the name of the tensor's storage. Instead of the name there may be a PK_BYTES
+ * value, which holds the contents of the storage.
  */
 static struct pk **storage_name(const struct pk *tensor)
 {
@@ -264,7 +264,10 @@ static struct pk *pack_tensor_node(void *ctx, const struct pk *v)
                                                      .requires_grad = t.requires_grad });
 }
 
-/* Copy a view with any strides in row-major order. index[] counts through all elements, the last dimension fastest. */
+/*
+ * Copy a view with any strides in row-major order. index[] counts through all elements; the last dimension changes
+ * fastest.
+ */
 static void gather_tensor_view(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
 {
     size_t size = (size_t)dtype_size(t->dtype);
@@ -324,8 +327,8 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
             pt_image_set_crc(im, i, crc_bytes(0, at, t->bytes));
             continue;
         }
-        if (t->from.record != loaded) {         /* views of the same storage often follow each other, so the last
-                                                 * storage is kept */
+        if (t->from.record != loaded) {         /* views of the same storage often follow each other, so the storage
+                                                 * that was read last is kept */
             free(storage);
             storage = read_storage(f, loaded = t->from.record, e);
             if (!storage)
@@ -355,7 +358,7 @@ static int check_packed_sizes(const struct builder *b, struct files *f, struct e
 
         if (!r)
             continue;
-        /* If strides are 0, a view of a few bytes can have the size of a huge tensor. */
+        /* A view whose strides are 0 can consist of a few bytes and still have the size of a huge tensor. */
         if (b->tensor[i].from.n_elems > (int64_t)MAX_BUILD || r->len > MAX_BUILD ||
             (total += b->tensor[i].bytes) > MAX_BUILD) {
             err_data(e, files_name(f, r->file), r->at, "tensors of more than %llu bytes in a file that should be small",

@@ -61,7 +61,8 @@ struct scan {
     uint64_t n, at;
     const char *path;
     struct err *e;
-    bool may_be_cut, cut;               /* accept a file that ends before its last tensor; the file ends so */
+    /* may_be_cut: accept a file that ends before its last tensor; cut: this file does */
+    bool may_be_cut, cut;
 };
 
 static int report_header_error(const struct scan *s, uint64_t at, const char *what)
@@ -81,7 +82,7 @@ static void skip_blanks(struct scan *s)
         s->at++;
 }
 
-/* Skip blanks and then the character c. Fails if the next character after the blanks is another one. */
+/* Skip blanks and then the character c. Fails if another character follows the blanks. */
 static int expect_header_char(struct scan *s, char c)
 {
     char what[] = "header: expected ' '";
@@ -109,7 +110,10 @@ static int more(struct scan *s, char close)
     return expect_header_char(s, close);
 }
 
-/* An object or array has just been opened. If it is empty, skip its closing bracket and return true. */
+/*
+ * Skip the closing bracket of an object or array that has just been opened, if it is empty. Returns true if it is
+ * empty.
+ */
 static bool ends_at_once(struct scan *s, char close)
 {
     skip_blanks(s);
@@ -442,9 +446,9 @@ static int count_entry_bytes(const struct scan *s, const struct safetensors_entr
 }
 
 /*
- * For types of less than 8 bits, convert the length of the last dimension to bytes, as torch counts it for F4: two F4
- * numbers are one byte, four F6 numbers are three bytes. If the numbers of a row do not fill whole bytes, or there is
- * no dimension, the type is set to DTYPE_N.
+ * For types of less than 8 bits, convert the length of the last dimension to bytes, as torch does for F4. Two F4
+ * numbers are one byte, and four F6 numbers are three bytes. If the numbers of a row do not fill whole bytes, or if
+ * there is no dimension, the type is set to DTYPE_N.
  */
 static void count_packed_bytes(struct safetensors_entry *t)
 {

@@ -62,27 +62,24 @@ struct safetensors_out {
     int ndim;
     const int64_t *shape;
     uint64_t at, len;                   /* output: offset in the file, and number of bytes */
-    int number;                         /* not used here; it lets the caller find the tensor after sorting */
+    int number;                         /* not used by this library; it lets the caller find the tensor after sorting */
 };
 /* A key and its value in __metadata__. */
 struct safetensors_text {
     const char *key, *value;            /* UTF-8 */
 };
-/* Returns true if the format has type t. It does not have C128, C32, the quantized types and BITS*. */
+/* Returns true if the format has type t. The format lacks C128, C32, the quantised types and BITS*. */
 bool safetensors_has(enum dtype t);
 /*
- * Sort n tensors by dtype, then by name, as the reference implementation does, and place them without gaps. Append
+ * Sort n tensors by dtype and then by name, as the reference implementation does, and place them without gaps. Append
  * everything that precedes the data to *header. The metadata is {"format":"pt"}, because Transformers 4 does not load a
  * file without it. The result does not depend on the order of the tensors in t. *size is set to the length of the file.
- * Fails with ERR_DATA if two tensors have the same name, a type is not supported, or the header is longer than the
- * reference implementation allows.
+ * Fails with ERR_DATA if two tensors have the same name, if a type is not supported, or if the header is longer than
+ * the reference implementation allows.
  */
 MUST_CHECK int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header,
                                   uint64_t *size, struct err *e);
-/*
- * safetensors_layout_more() does the same as safetensors_layout(), and adds further pairs to the metadata after the
- * first.
- */
+/* safetensors_layout_more() also adds further pairs to the metadata, after the first one. */
 struct safetensors_file {
     int n, n_more;
     struct safetensors_out *tensor;     /* [n] */

@@ -66,8 +66,8 @@ static void append_safetensors_string(struct strbuf *sb, const char *s)
 }
 
 /*
- * Return how many numbers the last dimension has if it is `bytes` long. Two F4 numbers take one byte, four F6 numbers
- * take three bytes; for all other types, the length is not changed.
+ * Return the number of numbers in a last dimension of `bytes` bytes. Two F4 numbers take one byte, and four F6 numbers
+ * take three bytes. For all other types, `bytes` is returned unchanged.
  */
 static long long packed_numbers(enum dtype dtype, int64_t bytes)
 {

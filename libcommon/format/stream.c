@@ -26,7 +26,7 @@ struct packing {
     size_t at, n;                       /* offset and length of the magic */
     const char *magic;
     int (*filter)(struct archive *);    /* the filter of libarchive; NULL: zlib is used */
-    const char *refused;                /* name of a program that decompresses the format, which is refused here;
+    const char *refused;                /* name of a program that decompresses this format, which stream_open() refuses;
                                          * NULL: the format is supported */
 };
 
@@ -40,7 +40,7 @@ struct stream {
     size_t at, len;                     /* in[at..len) has not been used yet */
     bool file_end, ended;
     uint64_t taken;
-    /* error of the current call; libarchive's callbacks cannot get it as an argument */
+    /* error of the current call; libarchive's callbacks have no argument for it */
     struct err *e;
     z_stream z;
     bool z_open, z_between;             /* z_between: one gzip member has ended, and the next one has not begun */
@@ -72,7 +72,7 @@ static int read_stream_input(struct stream *s, struct err *e)
 }
 
 /*
- * If all bytes of in[] have been used, read new ones. Returns 1 if there are bytes, 0 at the end of the file, or -1 on
+ * Read new bytes if all bytes of in[] have been used. Returns 1 if there are bytes, 0 at the end of the file, or -1 on
  * failure.
  */
 static int refill_stream_input(struct stream *s, struct err *e)
@@ -116,8 +116,8 @@ static int open_gzip(struct stream *s, struct err *e)
 }
 
 /*
- * Continue after a gzip member: skip zeros that pad a block, then start the next member. Returns 1 if there is another
- * member, 0 at the end of the file, or -1 on failure.
+ * Continue after a gzip member. Zeros that pad a block are skipped, and the next member is started. Returns 1 if there
+ * is another member, 0 at the end of the file, or -1 on failure.
  */
 static int next_member(struct stream *s, struct err *e)
 {

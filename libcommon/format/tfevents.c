@@ -31,7 +31,8 @@ struct tfevents {
     int64_t queue, waiting;             /* queue: number of events after which the buffer is written; waiting: number
                                          * of events in the buffer */
     /*
-     * wait_s: maximum time in seconds that an event waits in the buffer; since_s: time at which the first one was added
+     * wait_s: maximum time in seconds that an event waits in the buffer; since_s: time at which the first event was
+     * added
      */
     double wait_s, since_s;
     pthread_mutex_t lock;               /* protects all but path, fd, queue and wait_s */

@@ -100,7 +100,7 @@ static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, 
     return true;
 }
 
-/* Decode an Event, in two passes: the summaries may precede the time and the step, which are needed first. */
+/* Decode an Event in two passes, because its time and step are needed first, but the summaries may precede them. */
 static bool give_event(const struct tfevents_job *job, struct tfevents_bytes event)
 {
     struct tfevents_value v = { .wall_s = 0 };

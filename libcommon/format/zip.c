@@ -85,8 +85,8 @@ static int check_zip_head(struct zip_opener *o)
 /* ---- reading ---- */
 
 /*
- * Return bytes [at, at + n) of the file; n must be at most WINDOW. If they are not in o->tail or o->window, the window
- * is read again from `at`, with up to `ahead` bytes. Returns NULL on failure.
+ * Return bytes [at, at + n) of the file; n must be at most WINDOW. If the bytes are not in o->tail or o->window, the
+ * window is read again, with up to `ahead` bytes from `at`. Returns NULL on failure.
  */
 static const uint8_t *peek_zip_bytes(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
 {
@@ -118,15 +118,17 @@ static int no_end(struct zip_opener *o)
 }
 
 /*
- * Returns true if a 32-bit field agrees with the corresponding 64-bit field. If the 32-bit field is all ones, only the
- * 64-bit field counts.
+ * Returns true if a 32-bit field agrees with the corresponding 64-bit field. A 32-bit field whose bits are all ones
+ * agrees with any 64-bit field.
  */
 static bool twins(uint64_t small, uint64_t all_ones, uint64_t big)
 {
     return small == big || small == all_ones;
 }
 
-/* Read the zip64 end record. There is one if a zip64 locator precedes the end record, which is at offset `at`. */
+/*
+ * Read the zip64 end record, which exists if a zip64 locator precedes the end record. The end record is at offset `at`.
+ */
 static int read_end64(struct zip_opener *o, uint64_t at)
 {
     const uint8_t *p = peek_zip_bytes(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
@@ -175,8 +177,8 @@ static int read_end(struct zip_opener *o)
 {
     int rc;
     /*
-     * Read only the last NEAR bytes first. An item of a .distcp file is often not longer than TAIL, so with TAIL all of
-     * its bytes would be read twice.
+     * Read only the last NEAR bytes first. An item of a .distcp file is often not longer than TAIL, so reading TAIL
+     * bytes would read all of its bytes twice.
      */
     const uint8_t *p = end_in_tail(o, NEAR, &rc);
     uint64_t at;
@@ -215,8 +217,8 @@ static int read_end(struct zip_opener *o)
 /* ---- the directory ---- */
 
 /*
- * Parse the extra fields of a central entry. The zip64 field has a 64-bit value for each of the other fields that is
- * all ones, in the order of wide[].
+ * Parse the extra fields of a central entry. For each other field whose bits are all ones, the zip64 field has a 64-bit
+ * value, in the order of wide[].
  */
 static int parse_zip64_fields(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra,
                               uint16_t len)

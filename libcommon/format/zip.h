@@ -55,25 +55,27 @@ enum zip_dialect zip_writer(const struct zip *z);
 /*
  * Compare every byte outside of the payloads (local headers, filler in extra fields, descriptors, directory, end
  * records, gaps) with the byte that torch.save or this project's writer produces for the same records. Each difference
- * is added to `r` with the code "container": no reader uses these bytes, so it is a WARNING if the file stores the CRC
- * of every record, and otherwise an ERROR. Bytes after the end of the archive are compared by zip_check_end(). Payloads
- * are not read. Returns -1 if the file cannot be read.
+ * is added to `r` with the code "container". It is a WARNING if the file stores the CRC of every record, because no
+ * reader uses these bytes, and otherwise an ERROR. zip_check_end() compares bytes after the end of the archive.
+ * Payloads are not read. Returns -1 if the file cannot be read.
  */
 MUST_CHECK int zip_check_container(const struct zip *z, struct files *f, int file,
                                    struct report *r, struct err *e);
 /*
- * Report bytes after the end of the archive, which torch.load ignores, with the code "container", as
- * zip_check_container() does for other differences. Nothing is read. A finding that `r` has already is not repeated.
+ * Report bytes after the end of the archive, which torch.load ignores, with the code "container" and the severity that
+ * zip_check_container() uses for other differences. Nothing is read. A finding that `r` already has is not repeated.
  */
 void zip_check_end(const struct zip *z, const struct files *f, int file, struct report *r);
-/* Report WARNING "no_crc" if the file stores no CRC for some record. A finding that `r` has already is not repeated. */
+/*
+ * Report a WARNING "no_crc" if the file stores no CRC for some record. A finding that `r` already has is not repeated.
+ */
 void zip_check_crcs(const struct zip *z, const struct files *f, int file, struct report *r);
 
 /*
  * Find the payload of one record in a zip whose directory is damaged or missing. `like` is the same record of a similar
- * file. The payload must be at the same offset as in that file, after a local header with the same name (apart from the
- * prefix), and must have the CRC that the damaged file itself stores. The payload is read. If it is found, returns true
- * and fills *out; out->name is the name of `like`.
+ * file. Three conditions must be met: the payload is at the same offset as in that file; it follows a local header with
+ * the same name, apart from the prefix; it has the CRC that the damaged file itself stores. The payload is read. If it
+ * is found, returns true and fills *out; out->name is the name of `like`.
  */
 bool zip_find_payload(struct files *f, int file, const struct record *like, struct record *out);
 

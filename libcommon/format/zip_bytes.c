@@ -6,7 +6,7 @@
 enum {
     FLAG_DESCRIPTOR = 0x0008, FLAG_UTF8 = 0x0800,
     VERSION_PLAIN = 20, VERSION_ZIP64 = 45,
-    MADE_BY_UNIX_30 = 0x031e,   /* miniz, which torch uses, writes this only in the zip64 end record */
+    MADE_BY_UNIX_30 = 0x031e,   /* miniz, which torch uses, writes this value only in the zip64 end record */
     ALIGN = 64, ALIGN_BIG = 4096, BIG = 64 << 10,
 };
 

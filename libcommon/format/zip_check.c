@@ -30,8 +30,8 @@ struct checker {
 };
 
 /*
- * A part of a region, for messages. The parts of a region are in order. A part ends at offset `end` of the region, and
- * messages call it `what` of the record `name`.
+ * A part of a region, for messages. The parts of a region are in order. A part ends at offset `end` of the region.
+ * Messages call it `what` of the record `name`.
  */
 struct zip_part {
     uint64_t end;
@@ -100,8 +100,8 @@ static struct zip_item zip_entry_item(const struct zip_entry *x, uint64_t header
 }
 
 /*
- * Check the region between the end of the previous payload (of `prev`; NULL: from the start of the file) and the
- * payload of x.
+ * Check the region before the payload of x. The region begins at the end of the previous payload, that of `prev`, or at
+ * the start of the file if `prev` is NULL.
  */
 static int check_local(struct checker *c, const struct zip_item *prev, struct zip_item *it,
                        const struct zip_entry *x, uint64_t from)
@@ -121,7 +121,7 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
 }
 
 /*
- * Check the region between the last payload and the end of the archive, which has the last descriptor, the directory
+ * Check the region between the last payload and the end of the archive. It contains the last descriptor, the directory
  * and the end records.
  */
 static int check_end(struct checker *c, const struct zip *z, const struct zip_item *item, uint64_t from)
@@ -161,7 +161,7 @@ static int check_as(const struct zip *z, struct checker *c)
     return rc;
 }
 
-/* Returns the severity of bytes that no reader uses and that are not as a writer writes them. */
+/* Returns the severity of bytes that no reader uses and that differ from those that a writer writes. */
 static enum severity container_severity(const struct zip *z)
 {
     return zip_n_without_crc(z) ? SEV_ERROR : SEV_WARNING;
@@ -194,8 +194,8 @@ int zip_check_container(const struct zip *z, struct files *f, int file, struct r
     int rc, fewest;
 
     /*
-     * The writer with the fewest differences is assumed. Recognizing it by a single byte would fail if just that byte
-     * is damaged.
+     * The writer with the fewest differences is assumed. Recognising the writer by a single byte would fail if that
+     * byte is damaged.
      */
     zip_check_end(z, f, file, r);
     c.d = ZIP_TORCH;

@@ -14,8 +14,8 @@
 enum { HEADER_MAX = 16 << 10, AT_A_TIME = 1 << 20, HAS_DESCRIPTOR = 8 };
 
 /*
- * Search the n bytes that end where the payload begins for the local header of record `name`. The header must end where
- * the payload begins. Returns NULL if there is none.
+ * Find the local header of record `name` in the n bytes before the payload. The header must end where the payload
+ * begins. Returns NULL if there is none.
  */
 static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
 {

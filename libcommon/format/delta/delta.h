@@ -28,7 +28,10 @@ struct delta_tensor {
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
     uint64_t bytes;                     /* size of the tensor, on each side */
-    /* Set by a writer that has found both sides to be equal; it sets the CRCs, too, and the tensor is not read. */
+    /*
+     * Set by a writer that has found both sides to be equal. Such a writer also sets the CRCs, and the tensor is not
+     * read.
+     */
     bool equal;
     uint32_t base_crc, result_crc;      /* CRC-32 of all its bytes; set by the library unless `equal` is set */
     uint64_t first_block;               /* index of its first block; set by the library */
@@ -48,7 +51,8 @@ struct delta_side {
 
 struct delta_index {
     struct delta_side base, result;
-    bool partial;                       /* the delta was made of selected tensors; the checkpoints may have others */
+    /* the delta was made of selected tensors only; the checkpoints may have other tensors */
+    bool partial;
     int n;
     struct delta_tensor *tensor;        /* [n]; the shapes have no elements beyond ndim */
     uint64_t n_blocks;
@@ -76,7 +80,7 @@ struct delta_input {
     bool (*stopped)(void);              /* returns true to stop; may be NULL */
 };
 /*
- * Write the delta to `path`, which is created or replaced, and synced. The caller fills in the tensors; this function
+ * Write the delta to `path`, which is created or replaced, and synced. The caller fills in the tensors. This function
  * allocates x->block and fills in blocks and CRCs. The bytes of the file depend only on the tensors. Returns -1 with
  * ERR_SYS, ERR_STOP or the error of `read`; the contents of `path` are then invalid.
  */
@@ -90,8 +94,8 @@ struct delta;
 /* Returns true if `path` is a regular file that begins like a delta. */
 bool delta_is_file(const char *path);
 /*
- * Open a delta. Returns NULL with ERR_SYS if it cannot be read, or with ERR_DATA and the byte if it is no delta, is cut
- * short or has invalid tables.
+ * Open a delta. Returns NULL with ERR_SYS if the file cannot be read. Returns NULL with ERR_DATA and the byte if it is
+ * not a delta, is cut short or has invalid tables.
  */
 MUST_CHECK struct delta *delta_open(const char *path, struct err *e);
 void delta_close(struct delta *d);                      /* NULL is allowed */
@@ -102,8 +106,9 @@ uint32_t delta_digest(const struct delta *d);
 
 struct delta_coder;
 /*
- * Change the bytes of the base at `bytes` into those of the result. They are the block at offset `at` of the tensor,
- * which is a multiple of DELTA_BLOCK. `k` belongs to one thread. Returns -1 with ERR_DATA if the block is damaged.
+ * Change the bytes of the base at `bytes` into those of the result. The bytes are the block at offset `at` of the
+ * tensor; `at` is a multiple of DELTA_BLOCK. `k` belongs to one thread. Returns -1 with ERR_DATA if the block is
+ * damaged.
  */
 MUST_CHECK int delta_apply(const struct delta *d, struct delta_coder *k, const struct delta_tensor *t, uint64_t at,
                            uint8_t *bytes, struct err *e);

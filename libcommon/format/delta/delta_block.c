@@ -21,7 +21,8 @@ struct delta_coder {
     ZSTD_DCtx *unpack;
     struct planes *planes;
     uint8_t *diff;              /* [DELTA_BLOCK]: the differences */
-    uint8_t *split;             /* [DELTA_BLOCK]: the same, byte k of all of them after byte k - 1 of all */
+    /* [DELTA_BLOCK]: the same bytes in planes: byte k of all numbers follows byte k - 1 of all numbers */
+    uint8_t *split;
     uint8_t *room;              /* for the second method */
 };
 
@@ -63,8 +64,8 @@ uint32_t delta_block_bound(uint32_t n)
 /* ---- differences ---- */
 
 /*
- * Defines the two directions for one width. The sign of x, repeated, inverts the magnitude of a negative number; this
- * map is its own inverse.
+ * Defines the two directions for one width. The sign of x, repeated in all bits, inverts the magnitude of a negative
+ * number. This map is its own inverse.
  */
 #define DEFINE_WIDTH(bits)                                                                                           \
     static inline uint##bits##_t order##bits(uint##bits##_t x, uint##bits##_t magnitude)                             \
@@ -102,13 +103,16 @@ DEFINE_WIDTH(16)
 DEFINE_WIDTH(32)
 DEFINE_WIDTH(64)
 
-/* Returns the size in bytes of the numbers that are subtracted: of a complex type, its parts. */
+/*
+ * Returns the size in bytes of the numbers that are subtracted. For a complex type, these are its real and imaginary
+ * parts.
+ */
 static int delta_width(enum dtype t)
 {
     return dtype_size(dtype_real(t));
 }
 
-/* Returns the bits of the magnitude, which order() inverts in negative numbers; 0 for integers and for bits. */
+/* Returns the bits of the magnitude, which order() inverts in negative numbers. Returns 0 for integers and for bits. */
 static uint64_t magnitude_bits(enum dtype t)
 {
     return dtype_is_signed_magnitude(dtype_real(t)) ? UINT64_MAX >> (65 - 8 * delta_width(t)) : 0;
@@ -159,8 +163,8 @@ static void join_bytes(const uint8_t *split, uint32_t n, uint32_t width, uint8_t
 }
 
 /*
- * Planes are fast, but a plane has at least one bit per number. Below two bits per number, a block has long runs of 0,
- * which the other method finds.
+ * Planes are fast, but a plane needs at least one bit per number. A block that needs less than two bits per number has
+ * long runs of 0, which zstd finds.
  */
 static bool is_worth_zstd(uint32_t packed, uint32_t n, uint32_t width)
 {

@@ -28,8 +28,8 @@ uint32_t delta_block_bound(uint32_t n);
 uint32_t delta_block_pack(struct delta_coder *k, enum dtype t, const uint8_t *base, const uint8_t *result, uint32_t n,
                           uint8_t *out);
 /*
- * Change n bytes of the base at `bytes` into those of the result. Returns -1 if the len bytes at `packed` are not what
- * delta_block_pack() produces for n bytes of this type; `bytes` is then undefined.
+ * Change n bytes of the base at `bytes` into those of the result. Returns -1 if the len bytes at `packed` cannot come
+ * from delta_block_pack() for n bytes of this type; the contents of `bytes` are then undefined.
  */
 MUST_CHECK int delta_block_unpack(struct delta_coder *k, enum dtype t, const uint8_t *packed, uint32_t len,
                                   uint8_t *bytes, uint32_t n);

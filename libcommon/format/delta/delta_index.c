@@ -110,7 +110,7 @@ void delta_put_index(struct strbuf *sb, const struct delta_index *x)
 
 /* ---- reading ---- */
 
-/* The bytes that are left to parse. A read beyond them sets `bad`, and gives 0 or NULL from then on. */
+/* The bytes that remain to be parsed. A read beyond the end sets `bad`. From then on, each read returns 0 or NULL. */
 struct delta_cursor {
     const uint8_t *p;
     uint64_t left;

@@ -14,7 +14,7 @@ uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n)
     return g == PACK_NO_GUESS ? 0 : g == PACK_SAME ? n : 2 * n;
 }
 
-/* Same as get_le16() etc., but inline, because these calls are most of the work of a guess. */
+/* The same functions as get_le16() etc., but inline, because these calls are most of the work of a guess. */
 static inline uint32_t load16(const uint8_t *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8;
@@ -56,14 +56,14 @@ static inline __m128i round4(const uint8_t *ref)
 }
 
 /*
- * Process eight numbers per step. Returns how many numbers were processed, and adds to *other how many of the results
- * are not zero.
+ * Process eight numbers per step. Returns the number of numbers processed, and adds the number of results that are not
+ * zero to *other.
  */
 static uint32_t apply_bf16_guess_simd(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
     const __m128i zero = _mm_setzero_si128(), one = _mm_set1_epi16(1);
-    __m128i right = zero;               /* number of correct guesses; there is one counter in each half, because sad
-                                         * adds up bytes in halves */
+    __m128i right = zero;               /* number of correct guesses; each half has a counter of its own, because sad
+                                         * adds up the bytes of each half */
     uint32_t i = 0;
 
     for (; i + 8 <= n; i += 8) {

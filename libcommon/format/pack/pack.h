@@ -45,15 +45,16 @@ struct pack_run {
     uint64_t at, len;
     int width;                          /* size of a number in bytes: 1, 2 or 4; must divide len */
     enum pack_guess guess;              /* a guess that rounds requires width 2 */
-    int first_ref, n_refs;              /* the ranges from which the run is predicted; they have guess_ref_bytes()
-                                         * bytes in total and are parts of runs without a guess */
+    int first_ref, n_refs;              /* the ranges from which the run is predicted; they have guess_ref_bytes() bytes
+                                         * in total, and are parts of runs without a guess */
     uint64_t first_frame;               /* index of the run's first frame; set by the library */
 };
 
 struct pack_frame {
     uint32_t len;                       /* size of the frame in the packed file */
     uint32_t crc_raw, crc_packed;
-    bool guessed;                       /* the run has a guess, and this frame was stored as the difference from it */
+    /* the run has a guess, and this frame is stored as the difference from the guess */
+    bool guessed;
 };
 
 struct pack_index {
@@ -76,9 +77,9 @@ struct pack_opts {
 
 /*
  * Pack the files at FOLDER/name into `path`, which is created or replaced, and synced. The caller fills in files and
- * runs; this function fills in frames and CRCs. If the guess of a run is not valid (see pack_index.c), the run is
- * packed without it. Returns -1 with ERR_SYS, ERR_STOP, or, if a file is shorter than stated, ERR_DATA. After a failure
- * the contents of `path` are invalid.
+ * runs. This function fills in frames and CRCs. A run whose guess is not valid (see pack_index.c) is packed without it.
+ * Returns -1 with ERR_SYS, with ERR_STOP or, if a file is shorter than stated, with ERR_DATA. After a failure the
+ * contents of `path` are invalid.
  */
 MUST_CHECK int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o,
                           struct err *e);
@@ -106,7 +107,7 @@ uint32_t pack_range_crc(const struct pack_index *x, int file, uint64_t at, uint6
  * Unpack into FOLDER, in which the files must exist with their final lengths. If FOLDER is NULL, only check that
  * everything can be unpacked. Every CRC is compared. If one is wrong, *e is ERR_DATA; it names the byte in the packed
  * file, and the file and the bytes that are lost. If r is not NULL, each such error becomes a finding "crc" instead,
- * and the other frames are still processed.
+ * and the remaining frames are still processed.
  */
 MUST_CHECK int pack_unpack(struct pack *p, const char *folder, const struct pack_opts *o, struct report *r,
                            struct err *e);

@@ -43,7 +43,7 @@ static ssize_t pread_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
             return -1;
         n += (size_t)k;
         /*
-         * A read that returns no bytes is the end of the file. After a read that does not end at a block, O_DIRECT
+         * A read that returns no bytes is at the end of the file. After a read that does not end at a block, O_DIRECT
          * cannot continue.
          */
         if (k == 0 || n % PACK_ALIGN)

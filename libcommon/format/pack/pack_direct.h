@@ -28,8 +28,8 @@ uint8_t *pack_direct_new(size_t n);
  */
 uint8_t *pack_direct_place(uint8_t *room, uint64_t at);
 /*
- * Read bytes [at, at + n) of a file to pack_direct_place(room, at), and return that address. Bytes before and after
- * them in `room` are overwritten. Returns NULL with ERR_SYS, or with ERR_DATA if the file is shorter.
+ * Read bytes [at, at + n) of a file to pack_direct_place(room, at), and return that address. Bytes in `room` before and
+ * after these bytes are overwritten. Returns NULL with ERR_SYS, or with ERR_DATA if the file is shorter.
  */
 uint8_t *pack_direct_read(struct files *f, int file, uint64_t at, size_t n, uint8_t *room, struct err *e);
 

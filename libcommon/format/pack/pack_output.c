@@ -64,8 +64,8 @@ int pack_output_write(struct pack_output *o, const uint8_t *block, uint64_t at, 
     int rc = write_all_at(o->fd, block, PACK_BLOCK, at);
 
     /*
-     * EINVAL has one of these reasons: the file system requires a larger alignment, it refuses O_DIRECT only when data
-     * is written, or it has written only a part.
+     * EINVAL has one of these causes: the file system requires a larger alignment; it refuses O_DIRECT only when data
+     * is written; or an earlier call has written only a part.
      */
     if (rc < 0 && errno == EINVAL && refuse_direct(o) == 0)
         rc = write_all_at(o->fd, block, PACK_BLOCK, at);

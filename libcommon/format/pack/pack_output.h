@@ -30,7 +30,7 @@ uint8_t *pack_block_new(void);          /* the caller frees it */
 MUST_CHECK int pack_output_open(struct pack_output *o, const char *path, struct err *e);
 /*
  * Add at most PACK_BLOCK bytes. Only one thread at a time may call this. If the result is true, *spare has been
- * exchanged for a full block, which holds bytes [*at, *at + PACK_BLOCK) of the file and must be written by the caller.
+ * exchanged for a full block. This block holds bytes [*at, *at + PACK_BLOCK) of the file, and the caller must write it.
  * Other threads may add more bytes meanwhile.
  */
 bool pack_output_add(struct pack_output *o, const void *p, size_t n, uint8_t **spare, uint64_t *at);

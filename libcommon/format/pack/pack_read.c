@@ -197,7 +197,7 @@ static int bad_frame(const struct pack *p, uint64_t i, const char *why, struct e
     return -1;
 }
 
-/* Read and decompress a frame. The result is the difference from the prediction, if the frame is predicted. */
+/* Read and decompress a frame. If the frame is predicted, the result is the difference from the prediction. */
 static int read_frame(struct unpacker *u, uint64_t i, uint8_t *raw, struct err *e)
 {
     const struct pack *p = u->p;

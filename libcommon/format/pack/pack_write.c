@@ -18,8 +18,8 @@
 #include "libcommon/format/pack/planes.h"
 
 /*
- * If more than one in GUESS_HOLDS numbers of a frame is predicted wrongly, the prediction is not used, because it no
- * longer saves space.
+ * Limit for the use of a prediction. If more than one in GUESS_HOLDS numbers of a frame is predicted wrongly, the
+ * prediction is not used, because it no longer saves space.
  */
 enum { GUESS_HOLDS = 8 };
 
@@ -102,8 +102,8 @@ static int read_pack_refs(struct pack_job *job, struct packer *w, struct pack_pi
 }
 
 /*
- * Replace w->raw by its difference from the prediction, unless the prediction is wrong too often. *guessed is set to
- * true if w->raw was replaced, and *zeros is set to true if the difference is zero everywhere.
+ * Replace w->raw by its difference from the prediction, unless too many predicted numbers are wrong. If w->raw was
+ * replaced, *guessed is set to true. If the difference is zero everywhere, *zeros is set to true.
  */
 static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece piece, bool *zeros, bool *guessed,
                        struct err *e)
@@ -146,9 +146,9 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
 }
 
 /*
- * Append frame i, after waiting until all earlier frames have been appended. Other threads pack those frames. Returns
- * true if w->block is then a full block, which must be written at *at. (OpenMP's ordered sections are not used because
- * they wait in a loop, which takes CPU time from the other threads.)
+ * Append frame i after all earlier frames, which other threads pack. Waits until these have been appended. Returns true
+ * if w->block is then a full block, which must be written at *at. (OpenMP's ordered sections are not used, because they
+ * wait in a loop, which takes CPU time from the other threads.)
  */
 static bool add_frame(struct pack_job *job, struct packer *w, uint64_t i, bool packed, uint64_t *at)
 {

@@ -35,8 +35,8 @@ enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
 /*
  * The sum in find_compressible_planes() is the probability that two bytes of a plane are equal. If it is WORTH times as
- * large as for random bytes, compression would reduce the plane to about 7.9 bits per byte. A plane with a smaller sum
- * is stored uncompressed, because compressing it takes more time than all other planes.
+ * large as for random bytes, compression reduces the plane to about 7.9 bits per byte. A plane with a smaller sum is
+ * stored uncompressed, because compressing this plane takes more time than compressing all other planes.
  */
 #define WORTH 1.14
 enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 64 };
@@ -403,8 +403,9 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
 }
 
 /*
- * Pack numbers of several bytes. If a plane is stored uncompressed, and so are all planes before it, its final position
- * is known in advance, and the plane is split directly to that position. These are usually the mantissas.
+ * Pack numbers of several bytes. The final position of an uncompressed plane is known in advance if all planes before
+ * it are uncompressed, too. Such a plane is split directly to its final position. These planes are usually the
+ * mantissas.
  */
 static uint32_t pack_numbers(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
 {
@@ -456,7 +457,7 @@ uint32_t planes_pack_zeros(int width, uint8_t *out)
 }
 
 /*
- * Unpack a plane. *plane is set to the address of its n bytes. This is `room`, or, if the plane was stored
+ * Unpack a plane. *plane is set to the address of its n bytes. This address is `room` or, if the plane was stored
  * uncompressed, an address in `in`.
  */
 static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *room, uint32_t n,

@@ -29,7 +29,7 @@ uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width
 /* Write what planes_pack() produces for numbers that are all 0. Returns the packed size. */
 uint32_t planes_pack_zeros(int width, uint8_t *out);
 /*
- * Unpack `len` bytes at `packed` to raw[n]. Returns -1 if they are not what planes_pack() produces for n bytes of this
+ * Unpack `len` bytes at `packed` to raw[n]. Returns -1 if the bytes cannot come from planes_pack() for n bytes of this
  * width; the contents of raw are then undefined.
  */
 MUST_CHECK int planes_unpack(struct planes *p, const uint8_t *packed, uint32_t len, int width, uint8_t *raw,

@@ -44,20 +44,22 @@ enum pk_type {
 struct pk {
     enum pk_type type;
     bool opaque;                        /* the class of the node is not on the allow-list */
-    uint8_t mark, height;               /* for the parser: state of its walk, and number of levels below this node */
+    /* used by the parser: state of its walk, and number of levels below this node */
+    uint8_t mark, height;
     uint32_t n;                         /* number of items; for a dict, number of pairs */
-    uint32_t cap;                       /* for code that builds trees: number of pointers that fit into item */
-    uint32_t weight;                    /* for the parser: number of nodes below; a shared node counts once for each
-                                         * reference */
-    uint64_t at;                        /* offset in the pickle of the opcode that made the node, for messages */
+    /* used by code that builds trees: number of pointers for which `item` has room */
+    uint32_t cap;
+    uint32_t weight;                    /* used by the parser: number of nodes below this node; a shared node counts
+                                         * once for each reference */
+    uint64_t at;                        /* for messages: offset in the pickle of the opcode that made the node */
     union {
         int64_t i;
         double f;
         struct { const char *str; uint64_t len; };
         struct {
             struct pk **item;           /* for PK_LIST, PK_TUPLE, PK_SET, PK_DICT */
-            struct pk_index *index;     /* PK_DICT: index of its string keys, which pk_set() builds if there are many
-                                         * keys; or NULL */
+            struct pk_index *index;     /* PK_DICT: index of the dict's string keys, which pk_set() builds if there are
+                                         * many keys; or NULL */
             const struct pk_made *made; /* PK_DICT: what pk_dict_made() was called with; or NULL */
         };
         struct { const char *module, *name; };
@@ -72,11 +74,11 @@ struct pk {
 };
 
 /*
- * The pairs of a dict that are made while pickle_write() writes it, for a dict with too many pairs to be in memory at
- * once. pickle_write() calls make() for i = 0 to n - 1 in this order, twice. make() allocates the key, pair[0], and the
- * value, pair[1], in `a`, from which they are removed before the next call. Both calls for an i must return equal
- * trees. A node of a pair must be reached only once, unless it is a string or a global. A pair must not contain another
- * dict of this kind.
+ * The pairs of a dict that are made while pickle_write() writes the dict, because there are too many pairs to be in
+ * memory at once. pickle_write() calls make() for i = 0 to n - 1 in this order, twice. make() allocates the key,
+ * pair[0], and the value, pair[1], in `a`. They are removed from `a` before the next call. Both calls for an i must
+ * return equal trees. A node of a pair must be reached only once, unless it is a string or a global. A pair must not
+ * contain another dict of this kind.
  */
 struct pk_made {
     uint32_t n;
@@ -95,7 +97,7 @@ struct pk_tree {
 
 /*
  * Limits of a pickle. PICKLE_MAX_WEIGHT limits the number of nodes that a walk over all pointers visits. A small pickle
- * of nested lists, each shared several times, would otherwise take practically infinite time. Trees without shared
+ * of nested lists, each shared several times, could otherwise take practically infinite time. Trees without shared
  * nodes never reach this limit.
  */
 #define PICKLE_MAX_BYTES  ((size_t)256 << 20)
@@ -115,9 +117,9 @@ MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
 /*
  * Parse a pickle that is one large table, with a few entries for each piece of a checkpoint of thousands of ranks. The
  * memory limit is PICKLE_TABLE_ROOM bytes per byte of the pickle, or the usual limit if that is larger. Each complete
- * object of one of the given classes is passed to take(). If take() accepts the object, the tree stores only the number
- * that take() returned (PK_ROW), and the memory of the object is released. The object has not been checked at this
- * time, so take() must check every node of it and accept only an object that it understands completely.
+ * object of one of the given classes is passed to take(). If take() accepts the object, the memory of the object is
+ * released, and the tree stores only the number that take() returned (PK_ROW). The object has not been checked at this
+ * time. take() must therefore check every node of it, and accept only an object that it understands completely.
  */
 struct pickle_rows {
     const char *const (*cls)[2];        /* module and name of each class */
@@ -132,7 +134,7 @@ MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *nam
 void pk_tree_free(struct pk_tree *t);
 /*
  * Append the tree to `out` as a pickle of protocol 2 that torch's weights-only unpickler accepts. A shared node is
- * written once and read from the memo after that. A string is stored in the memo only if that saves bytes.
+ * written once, and later references read it from the memo. A string is stored in the memo only if that saves bytes.
  */
 void pickle_write(const struct pk *root, struct strbuf *out);
 
@@ -215,8 +217,8 @@ bool pk_remove(struct pk *dict, const char *key);
 struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep copy; shared nodes remain shared; returns None if
                                                              * v is NULL */
 /*
- * Copy a tree as pk_copy() does, but first call swap(ctx, node) for each node. If swap() returns a node, it is used
- * instead of a copy.
+ * Copy a tree as pk_copy() does, but first call swap(ctx, node) for each node. If swap() returns a node, that node is
+ * used instead of a copy.
  */
 struct pk *pk_copy_swap(struct arena *a, const struct pk *v,
                         struct pk *(*swap)(void *ctx, const struct pk *node), void *ctx);

@@ -164,7 +164,7 @@ const struct pk *pickle_getattr_class(const struct pk *v)
 }
 
 /*
- * Returns true if the call of a listed class is permitted. A call with arguments that this class never gets is not
+ * Returns true if the call of a listed class is permitted. A call with arguments that are unusual for the class is not
  * permitted, because its meaning is unknown.
  */
 static bool known_call(const struct pk *v)

@@ -14,7 +14,7 @@ enum pickle_use {               /* how a known global may be used in a tree */
     USE_CALL = 2,               /* called by REDUCE */
     USE_OBJ = 4,                /* made by NEWOBJ; BUILD then sets its fields */
     USE_NAMED = 16,             /* made by NEWOBJ with arguments, as a named tuple is */
-    USE_ENUM = 8,               /* as a class of enum members: cls(value) or getattr(cls, 'member') */
+    USE_ENUM = 8,               /* used as a class of enum members: cls(value) or getattr(cls, 'member') */
 };
 
 /* Return the permitted uses of a global, or 0 if it is not on the list or is not a global. */

@@ -12,8 +12,8 @@
 struct pickle_fact {
     const struct pk *key;               /* NULL: an empty slot */
     struct pk *copy;                    /* the node's copy, used by pk_copy() */
-    uint32_t refs, memo;                /* used by pickle_write(): number of references to the node; its memo index +
-                                         * 1 once it is stored */
+    uint32_t refs, memo;                /* for pickle_write(): number of references to the node, and its memo index + 1
+                                         * after it was stored */
 };
 
 struct pickle_map {                     /* must be zero-initialized */

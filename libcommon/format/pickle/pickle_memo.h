@@ -14,8 +14,7 @@ struct pickle_memo {
     uint32_t n;                 /* only numbers below this one can be stored */
     uint32_t n_stored;          /* number of values stored so far, which is the number that MEMOIZE uses next */
     uint64_t *read, *stored;    /* one bit per number */
-    uint32_t *before;           /* for each 64-bit word of `read`: the number of bits that are set in the words
-                                 * before it */
+    uint32_t *before;           /* for each 64-bit word of `read`: the number of bits set in all earlier words */
     struct pk **value;          /* the stored values, only those that the pickle reads again */
 };
 

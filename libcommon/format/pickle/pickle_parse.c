@@ -45,10 +45,11 @@ enum { PROTOCOL_MAX = 5 };
 enum { MAX_NAME = 500 };
 
 /*
- * An object that take() may replace by its number (a row, PK_ROW) once the object's state is set. If take() accepts the
- * object, its memory is released, so nothing else may refer to its nodes. This is certain if the object has been on the
- * stack since it was made, no value that was made after it is read again from the memo, and nothing was added to a
- * value that is older than it. Otherwise v is set to NULL, and the object stays in the tree.
+ * An object that take() may replace by its number (a row, PK_ROW) when the object's state has been set. If take()
+ * accepts the object, its memory is released, so nothing else may refer to its nodes. This is certain under three
+ * conditions: the object has been on the stack since it was made; no value that was made after it is read again from
+ * the memo; nothing was added to a value that is older than it. Otherwise v is set to NULL, and the object stays in the
+ * tree.
  */
 struct open_row {
     struct pk *v;                       /* the object; NULL: none */
@@ -152,8 +153,8 @@ static void lower(struct machine *m)
 }
 
 /*
- * Close m->row if v is older than the row's object: once v changes, it may refer to nodes of that object. Must be
- * called before v changes.
+ * Close m->row if v is older than the row's object, because a change of v may make v refer to nodes of that object.
+ * Must be called before v changes.
  */
 static void changed(struct machine *m, const struct pk *v)
 {
@@ -302,7 +303,7 @@ static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((co
 
 /*
  * Read a length, which is a number of `len_bytes` bytes (1, 4 or 8), and return the bytes that follow it. *len is set
- * to their number.
+ * to the number of these bytes.
  */
 static const uint8_t *read_counted_operand(struct machine *m, int len_bytes, uint64_t *len)
 {
@@ -466,8 +467,8 @@ static int push_small_tuple(struct machine *m, uint32_t n)
 }
 
 /*
- * Return the container that receives items of this type: the value on top of the stack, or, if that is an object, its
- * `fill`.
+ * Return the container that receives items of this type. It is the value on top of the stack or, if that is an object,
+ * the `fill` of the object.
  */
 static struct pk *container(struct machine *m, enum pk_type type)
 {
@@ -568,7 +569,7 @@ static void begin_row(struct machine *m, struct pk *v)
 
 /*
  * Complete the row m->row, whose object is on top of the stack and has just received its state. If m->rows->take()
- * accepts the object, a PK_ROW node replaces it, and its memory is released.
+ * accepts the object, a PK_ROW node replaces the object, and its memory is released.
  */
 static int end_row(struct machine *m)
 {
@@ -665,8 +666,8 @@ static int push_newobj_ex(struct machine *m)
 }
 
 /*
- * Check a frame. It is only a hint how many bytes a reader should read at once. A frame that overlaps another one or
- * the end of the pickle is damage.
+ * Check a frame. A frame is only a hint about the number of bytes that a reader should read at once. A frame that
+ * overlaps another frame or the end of the pickle is damage.
  */
 static int frame(struct machine *m)
 {
@@ -1017,7 +1018,7 @@ static int finish_pickle_tree(struct machine *m, struct pk_tree *t)
     return rc;
 }
 
-/* Parse the whole pickle. The caller has set the bytes, name, error, rows and memory limit in m. */
+/* Parse the whole pickle. The caller must have set the bytes, name, error, rows and memory limit in m. */
 static int parse(struct machine *m, struct pk_tree *out)
 {
     int rc;

@@ -99,9 +99,7 @@ static void text_items(struct strbuf *out, struct pk **item, uint32_t n)
     strbuf_add(out, "]", 1);
 }
 
-/*
- * Append pairs as a JSON object. If a key is not a string, its text in quotes is used, because JSON keys are strings.
- */
+/* Append pairs as a JSON object. JSON keys are strings, so the text of a key that is not a string is used in quotes. */
 static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
 {
     strbuf_add(out, "{", 1);

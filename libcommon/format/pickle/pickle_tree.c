@@ -87,8 +87,8 @@ struct pk_index {
 };
 
 /*
- * Return the dict that holds the pairs of v, which must be a value that pk_pairs() accepts. Returns NULL if v has no
- * pairs yet.
+ * Return the dict that holds the pairs of v. v must be a value that pk_pairs() accepts. Returns NULL if v has no pairs
+ * yet.
  */
 static struct pk *dict_of(const struct pk *v)
 {
@@ -465,8 +465,9 @@ static void append_dict_pair(struct arena *a, struct pk *dict, struct pk *key, s
 }
 
 /*
- * Add all pairs that are missing in the index of d, then look the key up in it. Returns the index of the pair with this
- * key, or -1 if there is none. Returns -2 if the index cannot decide, so that the key must be compared with all pairs.
+ * Look up a key in the index of d, after adding all pairs of d that the index lacks. Returns the index of the pair with
+ * this key, or -1 if there is none. Returns -2 if the index cannot decide, so that the key must be compared with all
+ * pairs.
  */
 static int64_t find_indexed(struct arena *a, struct pk *d, const struct pk *key)
 {

@@ -34,7 +34,7 @@ static bool is_unmemoized_scalar(const struct pk *v)
     return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
 }
 
-/* Returns what is known of node v; NULL if the node is never written as a reference to an earlier one. */
+/* Returns the entry of node v in the map; NULL if the node is never written as a reference to an earlier one. */
 static struct pickle_fact *node_fact(struct pickle_writer *w, const struct pk *v)
 {
     struct pickle_fact *f;
@@ -128,7 +128,8 @@ static void write_pickle_int(struct pickle_writer *w, int64_t v)
     } else {
         put_le64(b + 2, (uint64_t)v);
         while ((int64_t)((uint64_t)v << (72 - 8 * n)) >> (72 - 8 * n) == v)
-            n--;                        /* remove the highest byte while the others still represent the value */
+            /* remove the highest byte while the remaining bytes still represent the value */
+            n--;
         b[1] = n;
         strbuf_add(w->out, b, 2u + n);
     }
@@ -198,8 +199,8 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
     else if (v->type == PK_GLOBAL)
         len = 3 + strlen(v->module) + strlen(v->name);
     else
-        return true;                    /* the identity of these nodes matters: one shared list is not the same as
-                                         * two equal lists */
+        return true;                    /* these nodes are always stored, because one shared list is not the same as two
+                                         * equal lists */
     return cost * refs < len * (refs - 1);
 }
 
