@@ -18,15 +18,16 @@
 struct blend;
 /*
  * Mix n datasets in proportion to weight[] (of any scale) over `samples` samples. Returns NULL with ERR_USAGE if there
- * are no datasets or too many, if a weight is negative, or if all are 0; NULL with ERR_SYS if memory is insufficient.
+ * are no datasets or too many, or if a weight is negative, or if all weights are 0. Returns NULL with ERR_SYS if there
+ * is not enough memory.
  */
 MUST_CHECK struct blend *blend_new(const double *weight, int n, int64_t samples, struct err *e);
 void blend_free(struct blend *b);       /* NULL is allowed */
-/* Sample k of the blend, 0 <= k < samples, is sample *sample of dataset *set. */
+/* Set *set and *sample for sample k of the blend, 0 <= k < samples. The sample is sample *sample of dataset *set. */
 void blend_get(const struct blend *b, int64_t k, int *set, int64_t *sample);
 /*
- * Returns how many samples must be requested from dataset i of a blend, so that the blend can draw n_samples in total:
- * the dataset's share plus 0.5%, rounded up. With one dataset this is n_samples.
+ * Returns the number of samples that must be requested from dataset i of a blend, so that the blend can draw n_samples
+ * in total. This is the dataset's share plus 0.5%, rounded up. With one dataset it is n_samples.
  */
 int64_t blend_request(const double *weight, int n, int i, int64_t n_samples);
 

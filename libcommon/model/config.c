@@ -8,7 +8,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* Maximum of a dimension. A larger number is taken as damage of the file. */
+/* Maximum of a dimension. A larger number is regarded as damage of the file. */
 #define DIM_MAX ((int64_t)1 << 40)
 
 /* Returns the argument `key` if it is a plausible dimension, from 1 to DIM_MAX. Otherwise (None, missing) returns 0. */
@@ -33,7 +33,7 @@ const char *config_position_name(int64_t value)
     return value >= 1 && value <= 3 ? by_value[value - 1] : NULL;
 }
 
-/* Read the type of the position embedding. Megatron stores an enum member or its value, some forks a string. */
+/* Read the type of the position embedding. Megatron stores an enum member or its value; some forks store a string. */
 static void read_position_embedding(struct model_config *c, const struct pk *args)
 {
     const struct pk *v = pk_get(args, "position_embedding_type");

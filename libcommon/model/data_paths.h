@@ -46,7 +46,7 @@ MUST_CHECK int data_add_group(struct data_groups *g, const char *text, struct er
 MUST_CHECK int data_add_group_file(struct data_groups *g, const char *path, struct err *e);
 void data_groups_free(struct data_groups *g);
 
-/* Compute which of the n documents the part selects: [*first, *end). It selects none if *first >= *end. */
+/* Compute the documents [*first, *end) of n that the part selects. If *first >= *end, the part selects none. */
 void data_part_range(const struct data_part *p, int64_t n, int64_t *first, int64_t *end);
 
 #endif

@@ -145,8 +145,8 @@ struct dataset_reading {
 };
 
 /*
- * Read a sample. Another program may have written the index files, so every entry that is used is checked here.
- * Checking all entries at each start would cost more than training ever reads. Called by mapped_use().
+ * Read a sample. Every entry of the index files that is used is checked here, because another program may have written
+ * the files. Checking all entries at each start would cost more than training ever reads. Called by mapped_use().
  */
 static int part_read(void *arg, struct err *e)
 {
@@ -184,7 +184,7 @@ static int part_read(void *arg, struct err *e)
     return 0;
 }
 
-/* Read a sample. Fails if a file was truncated after it was opened, because some of the tokens then are zeros. */
+/* Read a sample. Fails if a file was truncated after it was opened, because some of the tokens are then zeros. */
 static int part_get(const struct dataset_part *p, int64_t k, int64_t *tokens, struct err *e)
 {
     const struct gpt_index *x = &p->index;
@@ -207,7 +207,10 @@ int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err 
     assert(k >= 0 && k < d->samples);
     if (d->blend)
         blend_get(d->blend, k, &i, &k);
-    /* The last samples of a blend may need more samples of a part than it has. The first n_samples samples do not. */
+    /*
+     * The last samples of a blend may need more samples of a part than the part has. The first n_samples samples do
+     * not.
+     */
     if (k >= d->part[i].index.samples) {
         err_usage(e, "%s: sample %lld of %s asked for, it has %lld", d->name, (long long)k,
                   mmidx_prefix(d->part[i].data), (long long)d->part[i].index.samples);

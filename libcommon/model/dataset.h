@@ -26,8 +26,8 @@ struct dataset_opts {
 
 struct dataset;
 /*
- * Open the dataset of a group. Returns -1 with an error. If no part selects any document, returns 0 and sets *out to
- * NULL (for example "valid" with --split 100,0,0). If only some parts of a blend are empty, the error is ERR_USAGE.
+ * Open the dataset of a group. Returns -1 with an error. If no part selects any document (for example "valid" with
+ * --split 100,0,0), returns 0 and sets *out to NULL. If only some parts of a blend are empty, the error is ERR_USAGE.
  */
 MUST_CHECK int dataset_open(const struct data_group *g, const struct dataset_opts *o, struct dataset **out,
                             struct err *e);
@@ -35,9 +35,9 @@ void dataset_close(struct dataset *d);              /* NULL is allowed */
 const char *dataset_name(const struct dataset *d);
 int64_t dataset_samples(const struct dataset *d);   /* at least n_samples */
 /*
- * Read the s + 1 tokens of sample k, 0 <= k < samples. The first s tokens are the input, the last s the labels. Returns
- * -1 with ERR_DATA if an entry of an index file is not valid, or if a file has been truncated since it was opened; with
- * ERR_SYS if the storage fails.
+ * Read the s + 1 tokens of sample k, 0 <= k < samples. The first s tokens are the input, and the last s tokens are the
+ * labels. Returns -1 with ERR_DATA if an entry of an index file is not valid, or if a file has been truncated since it
+ * was opened. Returns -1 with ERR_SYS if the storage fails.
  */
 MUST_CHECK int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err *e);
 

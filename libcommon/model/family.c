@@ -12,7 +12,10 @@
 #include "libcommon/base/files.h"
 #include "libcommon/model/family_builtin.h"
 
-/* Limits that real families do not reach: they have some dozens of rules, with names of some dozens of characters. */
+/*
+ * Limits that real families do not reach. Real families have some dozens of rules, with names of some dozens of
+ * characters.
+ */
 enum { FAMILY_MAX = 256, FILE_MAX_BYTES = 1 << 20, NAME_MAX_CHARS = 200, MODELS_MAX = 32 };
 
 struct family {
@@ -27,8 +30,8 @@ struct family {
 /* ---- names ---- */
 
 /*
- * Returns the number of digits at the beginning of `s`. Returns 0 if the number does not fit into an int, or if zeros
- * precede it: trainers and Transformers write plain decimal numbers.
+ * Returns the number of digits at the beginning of `s`. Returns 0 if the number does not fit into an int, or if it has
+ * leading zeros, because trainers and Transformers write plain decimal numbers.
  */
 static size_t count_layer_digits(const char *s)
 {
@@ -38,8 +41,8 @@ static size_t count_layer_digits(const char *s)
 }
 
 /*
- * Returns true if the name matches the pattern. *layer receives the number at the pattern's '*', and *expert that at
- * its '#'; -1 if the pattern has no such mark.
+ * Returns true if the name matches the pattern. *layer receives the number at the '*' of the pattern, and *expert the
+ * number at the '#'. A number is -1 if the pattern does not have the mark.
  */
 static bool match_name_pattern(const char *pattern, const char *name, int *layer, int *expert)
 {
@@ -62,8 +65,8 @@ static bool match_name_pattern(const char *pattern, const char *name, int *layer
 }
 
 /*
- * Returns true if the name is the pattern without its layer number: "decoder.layers.mlp.x" for
- * "decoder.layers.*.mlp.x". Always false if the pattern begins with '*'.
+ * Returns true if the name is the pattern without its layer number, such as "decoder.layers.mlp.x" for
+ * "decoder.layers.*.mlp.x". Always returns false if the pattern begins with '*'.
  */
 static bool fits_stacked(const char *pattern, const char *name)
 {
@@ -208,7 +211,8 @@ static const char *find_comment(const char *s, const char *stop)
 
 /*
  * Get the words of the next line that has words, and of its continuation lines, which begin with a blank. Returns the
- * number of words, 0 at the end of the text, or -1 with an error if there are too many words or a word is too long.
+ * number of words, or 0 at the end of the text. Returns -1 with an error if there are too many words or a word is too
+ * long.
  */
 static int read_family_words(struct family_reading *x, const char **word)
 {
@@ -297,7 +301,9 @@ static int parse_rule_parts(struct family_reading *x, struct family_rule *r, con
     return 0;
 }
 
-/* Set the member of the rule that a word after the merge rule stands for. Returns false if the word is unknown. */
+/*
+ * Set the member of the rule that belongs to `word`, a word after the merge rule. Returns false if the word is unknown.
+ */
 static bool set_rule_flag(struct family_rule *r, const char *word)
 {
     const struct { const char *word; bool *flag; } flags[] = {
@@ -334,7 +340,7 @@ static int parse_merge_rule(struct family_reading *x, struct family_rule *r, con
     return 0;
 }
 
-/* Check the words that belong to models with experts, and the marks of their names. */
+/* Check the words that are meant for models with experts, and the marks of the names in the rule. */
 static int check_expert_rule(const struct family_reading *x, const struct family_rule *r)
 {
     if (r->each_expert && !r->experts)
@@ -504,7 +510,10 @@ struct family *family_open(const char *name, struct err *e)
     return r;
 }
 
-/* Returns the index of the first name that the family does not have (in shards, if in_shards), or n if it has all. */
+/*
+ * Returns the index of the first name that the family does not have, or n if it has all names. With in_shards, the
+ * names are those in shards.
+ */
 static int first_lacking(const struct family *r, const char *const *name, int n, bool in_shards)
 {
     struct family_hit h;

@@ -21,32 +21,38 @@ struct family_rule {
     enum merge_rule merge;  /* how the slices of tensor-parallel ranks are merged into the trainer's parameter */
     /*
      * The trainer orders the rows by (group, kind, head, lane), where kind is query, key or value. Transformers orders
-     * them by kind first.
+     * the rows by kind first.
      */
     bool qkv;
     bool transposed;                        /* Transformers stores the matrix (of each expert) as [in, out] */
     /* The trainer's parameter has an axis of experts in front. */
     bool experts;
-    bool each_expert;           /* Transformers has one parameter per expert instead of the axis */
+    bool each_expert;           /* Transformers has one parameter per expert instead of an axis of experts */
     bool interleaved;           /* Transformers' rows of gate and up alternate: gate 0, up 0, gate 1, ... */
-    /* moe: only layers with experts have the parameter; dense: only layers without them; neither: all layers */
+    /*
+     * moe: only layers with experts have the parameter. dense: only layers without experts have it. Neither is set: all
+     * layers have it.
+     */
     bool moe, dense;
     bool fp32;                  /* the parameter is fp32 even if the weights are not */
     bool optional;              /* not every model of the family has the parameter */
-    /* In names, '*' stands for the number of a layer, and in those of Transformers '#' for that of an expert. */
+    /*
+     * Names of the parameter. In a name, '*' stands for the number of a layer. In a name of Transformers, '#' stands
+     * for the number of an expert.
+     */
     int n_parts;
     const char *part[FAMILY_PARTS];      /* the parameters in Transformers that together form the trainer's parameter */
     int n_spellings;
-    /* the trainer's names of the parameter; the first is the one that is written; none: the trainer has none */
+    /* the trainer's names of the parameter, none if the trainer does not have it; the first one is used for writing */
     const char *shard[FAMILY_SPELLINGS];
 };
 
 struct family;
 /*
  * Open the rules of a family. `name` is the name of a built-in family, or a model_type of config.json ("llama",
- * "qwen2"); returns NULL without an error if no built-in family has it. If the name contains a slash or a dot, it is
- * the path of a file of rules; returns NULL with ERR_SYS if the file cannot be read, or with ERR_DATA, which gives
- * FILE:LINE, if it is not valid.
+ * "qwen2"). Returns NULL without an error if no built-in family has this name. A name with a slash or a dot is the path
+ * of a file of rules. In this case returns NULL with ERR_SYS if the file cannot be read, or with ERR_DATA, which gives
+ * FILE:LINE, if the file is not valid.
  */
 MUST_CHECK struct family *family_open(const char *name, struct err *e);
 /* Returns true if family_open() takes `name` as the path of a file. */
@@ -60,24 +66,24 @@ bool family_has_model(const struct family *r, const char *model_type);
 int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
 /*
- * Find the first built-in family that has all n names, and open its rules. If in_shards is true, they must be names in
- * shards. Returns NULL without an error if there is none. Of each family one name is then the first that it does not
- * have; *lacking is the last of these names.
+ * Find the first built-in family that has all n names, and open its rules. If in_shards is true, the names are names in
+ * shards. Returns NULL without an error if there is none. *lacking is then set as follows: each family has a first name
+ * that it lacks, and *lacking is the last of these names in the list.
  */
 MUST_CHECK struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking,
                                           struct err *e);
-/* Returns the name of the i-th built-in family, for family_open(), or NULL if there are not so many. */
+/* Returns the name of the i-th built-in family, for family_open(), or NULL if there are only i or fewer. */
 const char *family_builtin(int i);
 /* Append the names of the built-in families, such as "bloom, gpt2 and llama". */
 void family_list_builtin(struct strbuf *sb);
 
 struct family_hit {
     const struct family_rule *rule;
-    bool in_shards;                     /* true: the name is one in shards; false: it is one in Transformers */
+    bool in_shards;                     /* true: the name is a name in shards; false: it is a name in Transformers */
     int part;                           /* for a name in Transformers: index of the part in rule->part */
     int layer;                          /* layer number in the name; -1 if it has none */
     int expert;                         /* expert's number in the name; -1 if it has none */
-    /* the name is one in shards without its layer number: the tensor holds all layers */
+    /* the name is a name in shards without its layer number, so the tensor holds all layers */
     bool stacked;
 };
 /*
@@ -86,14 +92,15 @@ struct family_hit {
  */
 bool family_find(const struct family *r, const char *name, struct family_hit *hit);
 /*
- * Returns how the slices of a parameter with this name in shards are merged. This is the rule's merge, except for the
- * merge rule `sum`, which applies only to the numbered names of a pipeline engine. Under other names each rank has a
- * copy.
+ * Returns how the slices of a parameter with this name in shards are merged. The result is the rule's merge. The merge
+ * rule `sum` is an exception, because it applies only to the numbered names of a pipeline engine. Under other names
+ * each rank has a copy.
  */
 enum merge_rule family_merge(const struct family_rule *r, const char *name);
 /*
- * Returns the name in Megatron-core: the first name in shards that is not a pipeline engine's, that is, begins neither
- * with a number nor with tied_modules. Returns NULL if Megatron-core has no such parameter.
+ * Returns the name in Megatron-core, which is the first name in shards that is not a name of a pipeline engine. The
+ * names of a pipeline engine begin with a number or with tied_modules. Returns NULL if Megatron-core has no such
+ * parameter.
  */
 const char *family_core_name(const struct family_rule *r);
 /*

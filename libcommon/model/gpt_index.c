@@ -113,9 +113,9 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     last = spec->n_samples - plan->samples_before_last;
     per_epoch = (plan->tokens - 1) / spec->s;
     /*
-     * The reference fails here, too. A sample may begin in one epoch and end in the next one. All epochs together can
-     * therefore have one sample more than samples_before_last + per_epoch; `last` is then per_epoch + 1. With one
-     * sample less in the dataset, `last` would be per_epoch, and with one more, there would be another epoch.
+     * The reference fails here, too. A sample may begin in one epoch and end in the next. All epochs together can
+     * therefore have one sample more than samples_before_last + per_epoch; `last` is then per_epoch + 1. If the dataset
+     * had one sample less, `last` would be per_epoch. If it had one sample more, there would be another epoch.
      */
     if (last > per_epoch) {
         err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
@@ -140,7 +140,10 @@ static int check_index_shape(const struct npy *a, enum npy_type type, int ndim, 
 
 /* ---- building ---- */
 
-/* Allocate memory for n entries. The size depends on the plan, so a lack of memory must be an error and not a crash. */
+/*
+ * Allocate memory for n entries. The size depends on the plan, so a lack of memory must be reported as an error, and
+ * must not end the program.
+ */
 static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct err *e)
 {
     uint64_t bytes;
@@ -160,7 +163,10 @@ static enum npy_type shuffle_type(const struct gpt_index_plan *plan)
     return plan->samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
 }
 
-/* The values on which the three indices depend. A build continues a partial result only if these are the same. */
+/*
+ * The values on which the three indices depend. A build continues a partial result only if all these values are the
+ * same.
+ */
 struct build_of {
     char magic[8];
     int64_t first_doc, end_doc, n_samples, s, tokens, epochs, samples, before_last, data_docs;
@@ -170,15 +176,15 @@ struct build_of {
 
 /*
  * The state of a build. The three indices are made one after the other with one random generator, and each is written
- * when it is complete. During a long build, this struct and the current index are stored in SHUFFLE-FILE.building, as
- * raw memory, so that a later build on the same kind of machine can continue.
+ * when it is complete. During a long build, this struct and the current index are stored as raw memory in
+ * SHUFFLE-FILE.building. A later build on the same kind of machine can continue from this file.
  */
 struct build_at {
     struct build_of of;
     /* crc: checksum of the following members and the index; kind: current index (DOC, SAMPLE or SHUFFLE) */
     uint32_t crc, kind;
-    int64_t done;  /* number of entries of the current index that are final; for sample_idx, number of rows */
-    int64_t pos, offset;        /* where the next sample starts: position in doc_idx, token in the document */
+    int64_t done;  /* number of final entries of the current index; for sample_idx, number of rows */
+    int64_t pos, offset;        /* start of the next sample: position in doc_idx, and token in the document */
     struct mt19937 rng;
 };
 
@@ -191,7 +197,7 @@ struct building {
     struct build_at at;
     void *array;                /* the current index (at.kind) */
     const int32_t *doc;         /* doc_idx, while sample_idx is being made; otherwise NULL */
-    /* when the last partial result was stored, and how long storing it took, by clock_s() */
+    /* time at which the last partial result was stored, and duration of storing it, by clock_s() */
     double kept_s, keep_took_s;
 };
 
@@ -243,7 +249,7 @@ static void save_partial_index(struct building *b)
 enum { STOP_KEEPS = 32 << 20 };
 
 /*
- * Report the progress, and store a partial result if it is time. Called between two pieces of work, every few
+ * Report the progress, and store a partial result if it is due. Called between two pieces of work, every few
  * milliseconds. Returns -1 with ERR_STOP if the build must stop.
  */
 static int tick(struct building *b, struct err *e)
@@ -257,7 +263,8 @@ static int tick(struct building *b, struct err *e)
                            b->at.done);
     if (atomic_load(&p->stop)) {
         /*
-         * A larger result would delay the stop, so it is not stored now. It has been stored from time to time before.
+         * A larger result is not stored now, because storing it would delay the stop. It has been stored from time to
+         * time before.
          */
         if (kept_bytes(b) < STOP_KEEPS)
             save_partial_index(b);
@@ -278,7 +285,7 @@ enum { PIECE = 1 << 16, PIECE_DOCS = 1 << 12 };
 
 /*
  * Shuffle entries [0, first) and [first, n) separately, each from its end downwards, as numpy does. b->at.done is the
- * number of entries that are done; an interrupted shuffle continues there. Returns -1 if tick() fails.
+ * number of entries already shuffled; an interrupted shuffle continues there. Returns -1 if tick() fails.
  */
 static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
 {
@@ -300,7 +307,7 @@ static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
     return 0;
 }
 
-/* Make doc_idx: all documents of the range, repeated for each epoch, and then shuffled. */
+/* Make doc_idx. It consists of all documents of the range, repeated for each epoch, and then shuffled. */
 static int make_doc_idx(struct building *b, struct err *e)
 {
     const int64_t n = entries(b, DOC), per_epoch = range_docs(b->spec);
@@ -314,8 +321,8 @@ static int make_doc_idx(struct building *b, struct err *e)
 }
 
 /*
- * Make sample_idx: for each sample a row that gives its start, as position in doc_idx and token in this document.
- * Called by mapped_use().
+ * Make sample_idx. It has a row for each sample. The row gives the start of the sample, as the position in doc_idx and
+ * the token in this document. Called by mapped_use().
  */
 static int make_sample_idx(void *arg, struct err *e)
 {

@@ -19,7 +19,7 @@
 #include "libcommon/format/mmidx.h"
 #include "libcommon/format/npy.h"
 
-/* value of Megatron-DeepSpeed since 2021-11; it was 0.80 before, and is 0.80 in other programs */
+/* the value of Megatron-DeepSpeed since 2021-11; earlier versions and other programs use 0.80 */
 #define GPT_INDEX_CUT 0.95
 
 struct gpt_index_spec {
@@ -42,14 +42,15 @@ struct gpt_index_plan {
 };
 
 /*
- * The progress of a build, and a request to stop it, for another thread. Must be zero-initialised, except for keep_s. A
- * build that takes longer than keep_s stores its partial result in SHUFFLE-FILE.building from time to time, and a later
- * build of the same indices continues from there. Each index file is written when the index is complete.
+ * The progress of a build, and a request to stop it, for another thread. The struct must be zero-initialised, except
+ * for keep_s. A build that takes longer than keep_s stores its partial result in SHUFFLE-FILE.building from time to
+ * time. A later build of the same indices continues from there. Each index file is written when the index is complete.
  */
 struct gpt_index_progress {
-    /* number of entries that are done, and total, of all three indices; total is 0 if nothing had to be built so far */
+    /* number of finished entries, and total, of all three indices; total is 0 if nothing had to be built so far */
     atomic_llong done, total;
-    atomic_int part, n_parts;           /* which part of a blend (dataset.h) is being built, and the number of parts */
+    /* the part of a blend (dataset.h) that is being built, and the number of parts */
+    atomic_int part, n_parts;
     /* if set, the build ends with ERR_STOP within milliseconds, unless a file is being synced */
     atomic_bool stop;
     /* minimum number of seconds between two partial results; 0: one is stored after each piece of work */
@@ -66,7 +67,7 @@ MUST_CHECK int gpt_index_plan(const struct mmidx *data, const struct gpt_index_s
                               struct gpt_index_plan *plan, struct err *e);
 struct gpt_index_files {
     const char *dir;                    /* folder of the index files; NULL: they are next to the data */
-    /* If a file is missing, build and write all of them. If false, a missing file is an error (ERR_SYS). */
+    /* If a file is missing, build and write all three. If false, a missing file is an error (ERR_SYS). */
     bool build;
     struct gpt_index_progress *progress;        /* progress of the build; may be NULL */
 };

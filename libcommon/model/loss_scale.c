@@ -43,7 +43,7 @@ enum loss_scale_event loss_scale_update(struct loss_scale *s, bool overflow)
 
 /* ---- in checkpoints ---- */
 
-/* Read a flag. If the key is missing, which is so in older versions, *v keeps its value. */
+/* Read a flag. If the key is missing, as in older versions, *v keeps its value. */
 static void read_loss_scale_flag(const struct pk *d, const char *key, bool *v)
 {
     int64_t i;

@@ -27,7 +27,9 @@ struct loss_scale {
     int64_t last_overflow;      /* number of the last step that overflowed, counted from 0; -1 if there was none */
 };
 
-/* Returns a new dynamic scale with DeepSpeed's defaults. The caller may change the other members that are settings. */
+/*
+ * Returns a new dynamic scale with DeepSpeed's defaults. The caller may change those other members that are settings.
+ */
 static inline struct loss_scale loss_scale_dynamic(double scale)
 {
     return (struct loss_scale){ .dynamic = true, .scale = scale, .factor = 2, .min = 1, .stop_at_min = true,
@@ -35,7 +37,7 @@ static inline struct loss_scale loss_scale_dynamic(double scale)
 }
 static inline struct loss_scale loss_scale_static(double scale) { return (struct loss_scale){ .scale = scale }; }
 
-/* The outcome of a step. The optimizer must skip the step unless it is LOSS_SCALE_GOOD. */
+/* The outcome of a step. The optimizer must skip the step if the outcome is not LOSS_SCALE_GOOD. */
 enum loss_scale_event {
     LOSS_SCALE_GOOD,            /* there was no overflow; the scale may have increased */
     LOSS_SCALE_FELL,

@@ -37,7 +37,7 @@ char *merge_parts_name(const char *text)
     return NULL;
 }
 
-/* What gives the rows of an entry's parts: sub_param_shard_widths, and the entry's `shape`. */
+/* The sources of the row counts of an entry's parts: sub_param_shard_widths, and the entry's `shape`. */
 struct sub_params {
     const struct pk *widths, *shape;
 };
@@ -55,7 +55,7 @@ static int refuse_sub_params(const char *pattern, const char *why, const char *f
     return -1;
 }
 
-/* Returns the sum of a list of rows, or -1 if it is no such list. */
+/* Returns the sum of a list of row counts, or -1 if `widths` is not such a list. */
 static int64_t sum_rows(const struct pk *widths)
 {
     uint32_t n = 0;
@@ -71,8 +71,8 @@ static int64_t sum_rows(const struct pk *widths)
 }
 
 /*
- * Compare the widths of the parts with the entry's `shape`, whose first member is the list of the parts' rows or, in
- * older versions, the number of parts. Returns false if they disagree.
+ * Compare the widths of the parts with the entry's `shape`. The first member of `shape` is the list of the parts' rows
+ * or, in older versions, the number of parts. Returns false if they disagree.
  */
 static bool widths_fit_shape(const struct merge_parts *p, const struct pk *shape)
 {
@@ -137,7 +137,7 @@ static int parse_sub_params_entry(struct merge_parts_list *l, const struct pk *i
     return rc;
 }
 
-/* Report keys of sub_param_shard_widths that no entry of the list has. Returns false if there are some. */
+/* Report keys of sub_param_shard_widths that no entry of the list uses. Returns false if there are any. */
 static bool all_widths_used(const struct merge_parts_list *l, const struct pk *info, const char *file,
                             struct report *r)
 {

@@ -20,7 +20,9 @@ char *merge_parts_name(const char *pattern);
 struct merge_parts {
     char *name;
     int n;                              /* number of parts */
-    /* [n]: list with the part's number of rows on each rank; owned by the tree of universal_checkpoint_info */
+    /*
+     * [n]: for each part, the list of its number of rows on each rank; owned by the tree of universal_checkpoint_info
+     */
     struct pk **widths;
 };
 struct merge_parts_list;
@@ -31,7 +33,7 @@ struct merge_parts_list;
  */
 struct merge_parts_list *merge_parts_read(const struct pk *info, const char *file, struct report *r);
 void merge_parts_free(struct merge_parts_list *l);      /* NULL is allowed */
-/* Returns the parts of the parameter `name`, or NULL if it is not fused. They belong to the list. */
+/* Returns the parts of the parameter `name`, or NULL if it is not fused. The parts belong to the list. */
 const struct merge_parts *merge_parts_find(const struct merge_parts_list *l, const char *name);
 /*
  * Returns the number of rows that the part has on tensor-parallel rank `rank` of `tp`, or -1 if the list does not give

@@ -13,7 +13,7 @@
 #include "libcommon/base/mem.h"
 
 /*
- * The limits prevent that matching a malicious list takes minutes. Real lists have a dozen patterns of fewer than 60
+ * The limits prevent a malicious list from taking minutes to match. Real lists have a dozen patterns of fewer than 60
  * tokens, or (AutoTP) a whole name for every parameter.
  */
 enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
@@ -29,7 +29,7 @@ struct token {
 
 struct pattern {
     const char *text;           /* the pattern; owned by the tree of universal_checkpoint_info */
-    /* if the pattern is "^...$" without wildcards: the only name that it matches; otherwise NULL */
+    /* the only name that the pattern matches, if it is "^...$" without wildcards; otherwise NULL */
     char *name;
     bool to_end;                /* the pattern ends in '$' */
     int n;
@@ -128,7 +128,7 @@ static bool pattern_match(const struct pattern *p, const char *s)
     }
 }
 
-/* Returns how many patterns of a list match the name. *first receives the first of them. */
+/* Returns the number of patterns of a list that match the name. *first receives the first of these patterns. */
 static int list_matches(const struct pattern_list *l, const char *name, const struct pattern **first)
 {
     int n = 0;
@@ -145,8 +145,8 @@ static bool list_has(const struct merge_patterns *p, int list, const char *name)
 }
 
 /*
- * Returns the merge rule that the lists give. They are tested in DeepSpeed's order: replicated, average, two halves; if
- * none matches, the parameter is concatenated.
+ * Returns the merge rule that the lists give. The lists are tested in DeepSpeed's order: replicated, average, two
+ * halves. If none matches, the parameter is concatenated.
  */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
 {
@@ -287,7 +287,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
                 report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, names[i],
                            "matches '%s' and another pattern of %s", first->text, list_keys[l]);
         /*
-         * Two cases are no contradiction: only the block can give halves, and a vocabulary is a concatenation under
+         * Two cases are not contradictions. Only the block can give halves, and a vocabulary is a concatenation under
          * both rules.
          */
         if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)

@@ -34,8 +34,8 @@ int merge_rule_by_name(const char *name)
 /* ---- the table ---- */
 
 /*
- * The key is the module's name followed by the tail. Some checkpoints have another name for the module, so the merge
- * rule is determined by the tail alone.
+ * The key is the module's name followed by the tail. In some checkpoints the module has another name, so the merge rule
+ * is determined by the tail alone.
  */
 #define KEY(module, end) .key = module end, .tail = end
 
@@ -117,8 +117,8 @@ static bool is_final_layernorm(const char *param)
 }
 
 /*
- * Returns true if the tail is a sequence of whole components. For example, "xdense_h_to_4h.bias" does not end in
- * "dense_h_to_4h.bias", because it belongs to another module.
+ * Returns true if `param` ends in the tail, as a sequence of whole components. For example, "xdense_h_to_4h.bias" does
+ * not end in "dense_h_to_4h.bias", because it belongs to another module.
  */
 static bool has_component_tail(const char *param, const char *tail)
 {

@@ -24,10 +24,13 @@ enum merge_rule {
 const char *merge_rule_name(enum merge_rule m);
 int merge_rule_by_name(const char *name);               /* returns -1 if there is no such rule */
 
-/* Which rows of the vocabulary are written: all (KEEP), or only the first V0, without padding (STRIP). */
+/* The rows of the vocabulary that are written: all (KEEP), or only the first V0, without padding (STRIP). */
 enum vocab_policy { VOCAB_KEEP, VOCAB_STRIP };
 
-/* The function of a parameter in the model. The order is that of the model, and of the parameters in a layer file. */
+/*
+ * The function of a parameter in the model. The roles are in the order of the model, and of the parameters in a layer
+ * file.
+ */
 enum role {
     ROLE_WORD, ROLE_WORD_NORM_W, ROLE_WORD_NORM_B, ROLE_POSITION,
     ROLE_NORM1_W, ROLE_NORM1_B, ROLE_QKV_W, ROLE_QKV_B, ROLE_DENSE_W, ROLE_DENSE_B,
@@ -38,7 +41,7 @@ enum role {
 
 enum param_place { PLACE_EMBEDDING, PLACE_BLOCK, PLACE_FINAL };
 
-/* The architectures in Transformers, and the conversion from the merged parameter to the tensor there. */
+/* The architectures in Transformers, and the conversions from a merged parameter to the tensor in Transformers. */
 enum hf_arch { HF_BLOOM, HF_GPT2, HF_N };
 enum hf_change {
     HF_SAME,
@@ -52,14 +55,15 @@ struct param_row {
     enum param_place place;
     /* name in the layer: "mlp.dense_h_to_4h.weight"; for the final LayerNorm: "weight" */
     const char *key;
-    /* In any module, a parameter whose name ends in `tail` has this merge rule. NULL: only `key` is compared. */
+    /* A parameter of any module has this merge rule if its name ends in `tail`. NULL: only `key` is compared. */
     const char *tail;
     enum merge_rule merge;
     int ndim;                   /* weight decay applies to matrices (ndim 2), not to vectors */
     char dims[3];               /* a letter per dimension: V rows of vocabulary, s positions, h hidden, q 3h, f ffn */
     struct {
         /*
-         * Name, such as "mlp.c_fc.weight", without "h.K." for a block. NULL if the architecture has no such parameter.
+         * Name of the tensor, such as "mlp.c_fc.weight"; for a block, without "h.K.". NULL if the architecture has no
+         * such parameter.
          */
         const char *name;
         enum hf_change change;
@@ -71,7 +75,7 @@ struct param_dims { int64_t vocab, positions, hidden, ffn; };
 int64_t param_dim(const struct param_dims *d, char letter);
 
 #define PARAM_EMBEDDING "tied_modules.embed."           /* prefix of the names in the embedding */
-/* Name of a head that is not tied. It is not in the table, because the trainer's heads are always tied. */
+/* Name of a head that is not tied. The table does not contain it, because the trainer's heads are always tied. */
 #define PARAM_HEAD      "lm_head.weight"
 /*
  * Returns the canonical name of the embedding's parameter with role r, such as
@@ -89,7 +93,9 @@ const struct param_row *param_find(const char *param, int *layer);
  * canonical.
  */
 bool param_ends(const char *param, enum role r);
-/* Returns the position of `param` in its layer: its role, or ROLE_N if the name alone does not determine it. */
+/*
+ * Returns the position of `param` in its layer, which is its role, or ROLE_N if the name alone does not determine it.
+ */
 int param_order(const char *param);
 
 /*

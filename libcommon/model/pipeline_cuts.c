@@ -43,7 +43,7 @@ static int first_reaching(const int *prefix, int n, double sum)
 
 /*
  * Fill the stages from the left, each up to the weight `bottleneck`. Returns true if all items fit. An item at which
- * the sum is exactly the limit begins the next stage, because the reference searches for the limit with bisect_left in
+ * the sum is exactly the limit begins the next stage, because the reference finds the limit with bisect_left in
  * inclusive sums.
  */
 static bool fill_greedily(const int *prefix, int n, int n_stages, double bottleneck, int *parts)
@@ -81,7 +81,10 @@ static void cut_by_bottleneck(const int *prefix, int n, int n_stages, int *parts
 /* ---- since 0.12.5: dynamic programming over (items, stages) ---- */
 
 struct best {
-    /* difference, heaviest and lightest stage of the best partition of the first i items into j stages */
+    /*
+     * weights of the heaviest and the lightest stage of the best partition of the first i items into j stages, and
+     * their difference `cost`
+     */
     double cost, max, min;
     int from;                   /* first item of the last stage in this partition */
 };
@@ -132,7 +135,7 @@ void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_bal
 enum { SPECS_MAX = 4096 };      /* limits the time of cut_by_spread(), which needs n * n * stages steps */
 
 /*
- * Parse the words of "type:a|b". Returns 1 for transformer, 2 for embedding, 3 for both. Returns 0 if the text is not
+ * Parse the words of "type:a|b". Returns 1 for transformer, 2 for embedding, 3 for both, and 0 if the text is not
  * valid.
  */
 static int method_words(const char *method)
@@ -157,7 +160,7 @@ static int method_words(const char *method)
     return found;
 }
 
-/* How a method weighs specs. The names of methods are compared without case, as in the trainer. */
+/* The ways in which methods weigh specs. The names of methods are compared without case, as in the trainer. */
 enum pipeline_rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
 static enum pipeline_rule parse_pipeline_rule(const char *method)
@@ -185,8 +188,8 @@ bool pipeline_method_genuine(const char *method)
 }
 
 /*
- * Distribute the specs by number. Before DeepSpeed 0.10.1 the last stage got the whole remainder; since then, each of
- * the first stages gets one spec of it.
+ * Distribute the specs by number. Before DeepSpeed 0.10.1 the last stage got the whole remainder. Since then, each of
+ * the first stages gets one spec of the remainder.
  */
 static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *parts)
 {
@@ -207,9 +210,9 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
 }
 
 /*
- * Cut by cost. All layers have the same cost, so a partition is determined by the number of layers of each stage.
- * Layers are given one by one to the stage that is cheapest so far. This minimizes the cost of the most expensive
- * stage, then that of the second most expensive, and so on.
+ * Cut by cost. All layers have the same cost, so a partition is determined by the number of layers of each stage. The
+ * layers are given one by one to the stage that is cheapest so far. This minimises the cost of the most expensive
+ * stage, then that of the second most expensive stage, and so on.
  */
 static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
 {
@@ -237,8 +240,8 @@ static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers
 }
 
 /*
- * Distribute the layers by number only. The first and the last stage hold more than layers, so they get none of the
- * remainder if the stages between them can hold it.
+ * Distribute the layers by number only. The first and the last stage hold more than layers. They therefore get none of
+ * the remainder if the stages between them can hold it.
  */
 static void cut_evenly(int n_layers, int n_stages, int *layers)
 {
@@ -255,7 +258,7 @@ static int64_t gcd_i64(int64_t a, int64_t b)
 
 /*
  * Set the weights to the numbers of elements. These may exceed 32 bits, so they are divided by their greatest common
- * divisor; the partition depends only on their ratios.
+ * divisor. This does not change the partition, which depends only on their ratios.
  */
 static int weigh_elements(const struct pipeline_specs *s, int *weight, struct err *e)
 {
@@ -302,7 +305,7 @@ static int cut_specs(const struct pipeline_specs *s, const char *method, enum pi
 
 /*
  * Check that the embedding is in the first stage, that the head is in the last stage, and that every stage has a
- * parameter, because its optimizer would be empty otherwise.
+ * parameter. Without a parameter, the optimizer of a stage would be empty.
  */
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
 {

@@ -45,9 +45,9 @@ struct pipeline_specs {
     int first_layer, n_layers;
     int final_norm;             /* position of the final LayerNorm; the tied head is the next spec */
     /*
-     * For "parameters": number of elements that one tensor-parallel rank has; 0 if unknown. The embedding's number does
-     * not include its LayerNorm, because only the ranks of the first stage would count it. If it made a difference,
-     * these ranks would compute another partition than the others, so there can be no such run.
+     * Number of elements that one tensor-parallel rank has, for "parameters"; 0 if unknown. The embedding's number does
+     * not include its LayerNorm, because only the ranks of the first stage would count it. If the LayerNorm changed the
+     * partition, these ranks would compute another partition than the other ranks, so no such run can exist.
      */
     int64_t embedding_elems, layer_elems, final_norm_elems;
     /* For "cost": set by pipeline_costs(); 0 if unknown. */
@@ -55,8 +55,9 @@ struct pipeline_specs {
 };
 
 /*
- * Compute the costs in operations per token: a layer costs 6h^2 + 2h^2 + 4hf + 4sh (24h^2 + 4sh if f = 4h), and the
- * head 2hV. The embedding costs nothing, because it is a look-up. If a size is unknown (0), the costs are unknown (0).
+ * Compute the costs in operations per token. A layer costs 6h^2 + 2h^2 + 4hf + 4sh (24h^2 + 4sh if f = 4h), and the
+ * head costs 2hV. The embedding costs nothing, because it is a look-up. If a size is unknown (0), the costs are unknown
+ * (0).
  */
 void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq, int64_t V);
 
@@ -78,14 +79,13 @@ bool pipeline_method_genuine(const char *method);
 
 /*
  * Compute the number of transformer layers of each stage, layers[0 .. n_stages-1], by a method. Returns the stage that
- * holds the final LayerNorm: for DeepSpeed's methods the one to which the partition assigns it, for "cost" and "even"
- * the last.
- * DeepSpeed's methods may leave the first stage with only the embedding, or the last with only the head. "cost"
- * minimizes the cost of the most expensive stage, then that of the second, and so on. Among equal partitions, it gives
- * fewer layers to earlier stages, because they store more micro-batches. Each stage gets at least one layer.
- * Returns -1 with ERR_USAGE if the method or a number that it needs is unknown, if there are fewer layers than stages,
- * or if the partition would not put the embedding into the first stage and the head into the last, or would leave a
- * stage without a parameter.
+ * holds the final LayerNorm. For DeepSpeed's methods this is the stage to which the partition assigns it; for "cost"
+ * and "even" it is the last stage. DeepSpeed's methods may leave the first stage with only the embedding, or the last
+ * stage with only the head. "cost" minimises the cost of the most expensive stage, then that of the second most
+ * expensive stage, and so on. Among equal partitions, it chooses one with fewer layers in earlier stages, because these
+ * store more micro-batches. Each stage gets at least one layer. Returns -1 with ERR_USAGE if the method or a number
+ * that it needs is unknown, or if there are fewer layers than stages. Also returns -1 if the partition would not put
+ * the embedding into the first stage and the head into the last, or would leave a stage without a parameter.
  */
 MUST_CHECK int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how,
                             int n_stages, int *layers, struct err *e);

@@ -14,7 +14,7 @@
 struct rng_states {
     int64_t seed;
     int pp, tp;
-    bool no_gpu;  /* the run has no GPU: cuda_rng_state and rng_tracker_states then hold states of the CPU generator */
+    bool no_gpu;  /* the run has no GPU; cuda_rng_state and rng_tracker_states then hold states of the CPU generator */
 };
 /*
  * Set all five keys in `dict` to the states that rank (pp, tp) has after seeding. The states are allocated in the

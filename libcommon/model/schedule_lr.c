@@ -36,8 +36,8 @@ void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens)
     lr->num_tokens = tokens;
     lr->num_steps += samples;
     /*
-     * As in the reference, the tokens are recorded only if a step ends exactly at the end of warm-up. Otherwise
-     * warmup_tokens stays 0, and a decay by tokens is computed from the beginning of the run.
+     * As in the reference, the number of tokens is recorded only if a step ends exactly at the end of warm-up.
+     * Otherwise warmup_tokens stays 0, and a decay by tokens is computed from the beginning of the run.
      */
     if (lr->decay_tokens && lr->warmup_steps > 0 && (double)lr->num_steps == lr->warmup_steps)
         lr->warmup_tokens = tokens;

@@ -19,7 +19,10 @@ struct schedule_lr {
     double warmup_steps;        /* end of warm-up, in samples; not a whole number only with --lr-warmup-fraction */
     int64_t decay_steps;        /* end of decay, in samples */
     enum schedule_decay style;
-    /* --lr-decay-tokens; 0 means that the rate decays by samples. Not part of the scheduler's state in checkpoints. */
+    /*
+     * --lr-decay-tokens; 0 means that the rate decays by samples. This value is not part of the scheduler's state in
+     * checkpoints.
+     */
     int64_t decay_tokens;
     int64_t num_steps;          /* k: number of samples so far */
     int64_t num_tokens;         /* number of tokens at the last step, as passed to schedule_lr_step() */

@@ -20,9 +20,9 @@ static inline int64_t zero_flat_elems(int64_t sum, int dp)
 static inline int64_t zero_partition_elems(int64_t sum, int dp) { return zero_flat_elems(sum, dp) / dp; }
 
 /*
- * Compute which elements of a parameter, located at [first, first + n) of the flat buffer, rank d holds. Returns their
- * number, which may be 0. *start receives the offset of the first of them in the rank's partition, *skip the offset in
- * the parameter.
+ * Compute the elements that rank d holds of a parameter at [first, first + n) of the flat buffer. Returns the number of
+ * elements, which may be 0. *start receives the offset of the first of them in the rank's partition, and *skip its
+ * offset in the parameter.
  */
 int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip);
 
