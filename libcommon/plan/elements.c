@@ -47,8 +47,8 @@ static uint16_t to_f16(float x, struct elements_loss *loss)
 }
 
 /*
- * A conversion to a type of the same or a smaller size runs forwards, one to a larger type backwards. No element is
- * thus overwritten before it is read.
+ * A conversion to a type of the same or a smaller size runs forwards. A conversion to a larger type runs backwards.
+ * Therefore no element is overwritten before it is read.
  */
 void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_loss *loss)
 {
@@ -88,8 +88,8 @@ void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_
 
 /*
  * The matrix is transposed tile by tile. The cache lines of the source are read once, transposed in a separate buffer,
- * and written as whole lines. Without the buffer this is 4 times slower if rows are a power of two apart, because such
- * rows use the same cache sets.
+ * and written as whole lines. Without the buffer, matrices whose rows are a power of two apart take 4 times as long,
+ * because such rows use the same cache sets.
  */
 enum { LINE = 64 };
 

@@ -15,8 +15,8 @@ struct elements_loss {
 };
 
 /*
- * Convert n elements in place. If the result has larger elements, the buffer must have room for all of them. Adds the
- * numbers that fp16 cannot represent to *loss.
+ * Convert n elements in place. If the elements of the result are larger, the buffer must have room for all of them. The
+ * count of numbers that fp16 cannot represent is added to *loss.
  */
 void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_loss *loss);
 /*

@@ -120,9 +120,9 @@ static bool uring_works(const struct exec_opts *o)
 }
 
 /*
- * If the process may open only few descriptors, reduce the number of chunks in progress and the number of reads per
- * chunk. A chunk reads from up to max_reads files, and writes to as many files as its item has destinations. Each file
- * may need two descriptors.
+ * Reduce the number of chunks in progress, and the number of reads per chunk, if the process may open only few
+ * descriptors. A chunk reads from up to max_reads files, and writes to as many files as its item has destinations. Each
+ * file may need two descriptors.
  */
 static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 {
@@ -138,9 +138,9 @@ static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 }
 
 /*
- * Returns the maximum number of workers that is useful. On an in-memory file system, the pages of one file are
- * allocated one after the other, at 5 to 7 GB/s with any number of threads (docs/performance.md). More than a few
- * workers per file would only wait for each other.
+ * Returns the maximum useful number of workers. On an in-memory file system, the pages of one file are allocated one
+ * after the other, at 5 to 7 GB/s with any number of threads (docs/performance.md). With more than a few workers per
+ * file, the workers would only wait for each other.
  */
 static int most_workers(const struct plan *p)
 {

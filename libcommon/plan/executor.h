@@ -26,29 +26,29 @@ struct exec_opts {
     uint64_t mem_bytes;
     bool buffered;              /* never use O_DIRECT (tests, unusual file systems) */
     bool no_uring;              /* use pread and pwrite even if io_uring is available (tests) */
-    uint64_t chunk_bytes;       /* size of a chunk, a multiple of 4096, which tests set to small values; 0: derived
-                                 * from mem_bytes */
+    uint64_t chunk_bytes;       /* size of a chunk, a multiple of 4096; tests set it to small values; 0: derived from
+                                 * mem_bytes */
     bool (*stopped)(void);      /* called between chunks; if it returns true, the run ends with ERR_STOP. May be NULL */
     struct progress *progress;  /* is advanced by plan_read_bytes() in total; may be NULL */
     /*
      * Called once for each item, by any thread, when the last byte of the item has been checked or written (but not
-     * synced). Also called for the check-only items that plan_close() adds; their `user` is NULL. If it returns -1 with
-     * *e filled, the run ends. May be NULL.
+     * synced). It is also called for the check-only items that plan_close() adds; their `user` is NULL. If it returns
+     * -1 with *e filled, the run ends. May be NULL.
      */
     int (*item_done)(void *ctx, struct plan_item *it, struct err *e);
     void *ctx;
     /*
-     * Called with the bytes of every chunk of an item, by any thread. The bytes are those of the logical tensor, in its
-     * order: replicas have been combined and elements converted. Each byte is passed once. `from` and `len` count
-     * converted bytes; `from` is the offset from the start of the tensor, not of the item. This allows checks of the
-     * values during the run. Transposed items are not passed. If it returns -1 with *e filled, the run ends. May be
+     * Called with the bytes of every chunk of an item, by any thread. This allows checks of the values during the run.
+     * The bytes are those of the logical tensor, in its order; replicas have been combined, and elements converted.
+     * Each byte is passed once. `from` and `len` count converted bytes. `from` is the offset from the start of the
+     * tensor, not of the item. Transposed items are not passed. If it returns -1 with *e filled, the run ends. May be
      * NULL.
      */
     int (*look)(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes,
                 uint64_t len, struct err *e);
     /*
-     * If a complete record has a wrong CRC, a finding "crc" is added to this report, and the run continues. If it is
-     * NULL, the run ends with an error instead.
+     * Report for the finding "crc" of each complete record with a wrong CRC; the run then continues. If this is NULL,
+     * such a record ends the run with an error.
      */
     struct report *report;
 };
@@ -74,8 +74,8 @@ MUST_CHECK int exec_run(struct plan *p, const struct exec_opts *o, struct exec_s
 /* ---- items that are compared in pairs (executor_twins.c) ---- */
 
 /*
- * Chunks of twins (plan.h) that were read before the chunks of the other item. There are never more kept chunks than
- * chunks in progress, so memory is limited.
+ * The chunks of twins (plan.h) that were read before the chunks of the other item. There are never more kept chunks
+ * than chunks in progress, so the memory is limited.
  */
 struct twin_chunks {
     pthread_mutex_t lock;
@@ -92,11 +92,12 @@ struct twin_chunk {
 void twin_chunks_init(struct twin_chunks *t);
 void twin_chunks_free(struct twin_chunks *t);
 /*
- * For `look`, in this order, by any thread. The chunk of one item of `pair` has been read: twin_chunk_pop() returns
- * the chunk of the other item at the same offset. If it has not been read yet, the result is NULL. The caller then
- * fills a buffer of twin_chunk_new(), as it needs the bytes later, and leaves it with twin_chunk_leave(). If the other
- * chunk has come in the meantime, twin_chunk_leave() returns that one and releases the buffer. A chunk that was
- * returned is released with twin_chunk_release().
+ * Functions for `look` that pair the chunks of two items. They are called in this order, by any thread, when a chunk of
+ * one item of `pair` has been read. twin_chunk_pop() returns the chunk of the other item at the same offset, or NULL if
+ * it has not been read yet. In the second case the caller gets a buffer with twin_chunk_new(), fills it with the bytes
+ * that will be needed later, and leaves it with twin_chunk_leave(). If the other chunk has arrived in the meantime,
+ * twin_chunk_leave() returns that chunk and releases the buffer. The caller releases a returned chunk with
+ * twin_chunk_release().
  */
 struct twin_chunk *twin_chunk_pop(struct twin_chunks *t, const void *pair, bool second, uint64_t from);
 struct twin_chunk *twin_chunk_new(struct twin_chunks *t, uint64_t room);

@@ -38,8 +38,8 @@ uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it)
 static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint64_t at)
 {
     /*
-     * Lengths count bytes of the map. A conversion may halve or double the size, and the converted chunk must also fit
-     * in a buffer.
+     * Lengths count bytes of the map. A conversion may halve or double the size. The converted chunk must also fit in a
+     * buffer.
      */
     bool wider = plan_out_bytes(it, 2) > 2, narrower = plan_out_bytes(it, 2) < 2;
     uint64_t unit = exec_chunk_bytes(x, it) / (wider ? 2 : 1);
@@ -53,8 +53,8 @@ static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint6
     if (it->n_outs)
         return min_u64(column_chunk(x, it), it->len - at);
     /*
-     * Replicas are compared, numbers are converted, and invalid values are counted one element at a time. A destination
-     * offset that is not a multiple of the element size must therefore not split an element.
+     * Replicas are compared, numbers are converted, and invalid values are counted one element at a time. A chunk must
+     * therefore not end inside an element, even if the destination offset is not a multiple of the element size.
      */
     if ((tmap_overlays(it->map) || it->op != PLAN_COPY || it->values != PLAN_VALUES_NONE) && at + len < it->len) {
         uint64_t elem = plan_elem_bytes(it);
@@ -81,10 +81,10 @@ uint64_t exec_widest_columns(struct plan *p)
 /* ---- handing out chunks ---- */
 
 /*
- * On an in-memory file system, each write holds a lock of the file while it copies, so workers that write to the same
- * file would wait for each other. Each worker therefore starts at a different position in the plan; the positions
- * divide the plan into lanes of equal numbers of bytes. On a disk there is one lane, so that reads and writes stay in
- * the order in which the files are stored.
+ * Divide the plan into lanes of equal numbers of bytes. On an in-memory file system, each write holds a lock of the
+ * file while it copies, so workers that write to the same file would wait for each other. Each worker therefore starts
+ * in a lane of its own. On a disk there is one lane, so that reads and writes stay in the order in which the files are
+ * stored.
  */
 void exec_share_lanes(struct run *x, int workers)
 {
@@ -109,8 +109,8 @@ void exec_share_lanes(struct run *x, int workers)
 }
 
 /*
- * Returns the length of the lane's next chunk. If the next item has a twin, a chunk ends where a chunk of either item
- * must end.
+ * Returns the length of the lane's next chunk. If the next item has a twin, the chunk ends at the nearest position
+ * where a chunk of either item must end.
  */
 static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
 {

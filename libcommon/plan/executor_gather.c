@@ -47,14 +47,14 @@ bool exec_find_place(struct worker *w, struct chunk *c)
 }
 
 /*
- * Transpose a gathered chunk of a matrix. The result is stored in a tile; if no tile is free, the chunk is prepared to
+ * Transpose a gathered chunk of a matrix. The result is stored in a tile. If no tile is free, the chunk is prepared to
  * be written individually.
  */
 static enum exec_step transpose_chunk(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
     const struct plan_item *it = c->g.item;
-    uint8_t *in = c->in;                /* the bytes in it have been gathered, so it can hold the result */
+    uint8_t *in = c->in;                /* the bytes in this buffer have been gathered, so it can hold the result */
     struct tile tile;
     enum tiles_answer answer = TILES_NONE;
     bool written = true;

@@ -49,7 +49,8 @@ enum {
     BLOCK = 4096,               /* unit of O_DIRECT; no two writes share a block of a file */
     MAX_PIECES = 64,            /* maximum number of pieces per round */
     MAX_REQS = 32,              /* maximum number of requests in flight per chunk */
-    SLACK = 64 << 10,           /* extra space per buffer, because the blocks that contain a piece extend beyond it */
+    /* extra space per buffer, because the blocks that contain a piece extend beyond the piece */
+    SLACK = 64 << 10,
     SMALL_WRITE = 64 << 10,     /* smaller writes use only the page cache, because a second descriptor would cost
                                  * more */
 };
@@ -57,8 +58,8 @@ enum {
 /* ---- the run as a whole ---- */
 
 /*
- * A range of the plan whose chunks are processed in order. There is one lane for the whole plan. If the destinations
- * are on an in-memory file system, there are several (executor_cut.c).
+ * A range of the plan whose chunks are processed in order. Usually there is one lane for the whole plan. If the
+ * destinations are on an in-memory file system, there are several lanes (executor_cut.c).
  */
 struct exec_lane {
     int item, end;              /* item: the next item; end: first item after the range */
@@ -72,8 +73,8 @@ struct run {
     struct outputs *outputs;
     struct tiles *tiles;
     uint64_t chunk;
-    int max_reads;              /* maximum number of reads in flight per chunk: MAX_REQS, or less if descriptors are
-                                 * few */
+    int max_reads;              /* maximum number of reads in flight per chunk; MAX_REQS, or less if there are few
+                                 * descriptors */
     bool uring;
     _Atomic bool direct_reads, used_direct;
     _Atomic uint64_t read_bytes, write_bytes;
@@ -129,9 +130,10 @@ struct chunk {
         struct chunk *chunk;
         int file;               /* for a read, number of the file; for a write, number of the destination */
         bool direct;
-        size_t wanted;          /* for a read: number of bytes that are needed; the other bytes only complete blocks */
-        uint64_t first, origin; /* for a write: offsets in the destination file at which the write and the output of
-                                 * the item begin */
+        /* for a read: number of bytes that are needed; the remaining bytes only complete blocks */
+        size_t wanted;
+        uint64_t first, origin; /* for a write: offset in the destination file at which the write begins, and offset at
+                                 * which the output of the item begins */
     } req[MAX_REQS];            /* the reads of a round, and later the writes */
 };
 
@@ -141,7 +143,7 @@ struct worker {
     struct io_engine *io;
     uint8_t **free_buf;         /* a stack, because the buffer that was used last is most likely in the cache */
     int n_free, n_bufs;
-    int n_active, n_reading;    /* n_active: number of chunks in progress; n_reading: those that have not been
+    int n_active, n_reading;    /* n_active: number of chunks in progress; n_reading: number of those that have not been
                                  * gathered yet */
     struct chunk *chunk;        /* [n_bufs] */
     struct chunk **ready;       /* chunks that wait to be gathered, first in, first out */
@@ -162,13 +164,13 @@ uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it);
 /* Returns the smallest chunk size that has room for one row of every item whose columns are distributed. */
 uint64_t exec_widest_columns(struct plan *p);
 /*
- * Create the lanes: one for all workers, or one for each. Must be called before the workers start. The caller frees
- * x->lane.
+ * Create the lanes: one lane for all workers, or one for each worker. Must be called before the workers start. The
+ * caller frees x->lane.
  */
 void exec_share_lanes(struct run *x, int workers);
 /*
- * Get the next chunk of a lane. If that lane has no more chunks, get one from the next lane that has. Returns false if
- * no lane has chunks, or if the run was stopped.
+ * Get the next chunk of a lane. If that lane has no more chunks, gets a chunk from the next lane that has one. Returns
+ * false if no lane has chunks, or if the run was stopped.
  */
 bool exec_next_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
 
@@ -178,7 +180,7 @@ bool exec_next_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t 
 struct chunk *exec_start_chunk(struct worker *w);
 /* Finish a chunk that has been checked, written, or stored in a tile. */
 void exec_end_chunk(struct worker *w, struct chunk *c);
-/* Release all resources of a chunk, none of whose requests may be in flight. */
+/* Release all resources of a chunk. None of its requests may be in flight. */
 void exec_drop_chunk(struct worker *w, struct chunk *c);
 /* If *buf is not NULL, return it to the free buffers and set *buf to NULL. */
 void exec_give_buf(struct worker *w, uint8_t **buf);

@@ -12,8 +12,8 @@ static void start_read(struct worker *w, struct chunk *c, struct request *r)
 }
 
 /*
- * Returns a descriptor of a source file. It is opened with O_DIRECT, unless a read of this run was refused for that
- * reason; *direct is set accordingly.
+ * Returns a descriptor of a source file. The file is opened with O_DIRECT if no read of this run was refused because of
+ * O_DIRECT. *direct is set accordingly.
  */
 static int source_fd(struct run *x, int file, bool *direct, struct err *e)
 {
@@ -28,8 +28,8 @@ static int source_fd(struct run *x, int file, bool *direct, struct err *e)
 }
 
 /*
- * Check that the file contains the extent. In some files a read cannot detect this: reads of a file in memory are never
- * short, and after the end of a window there are other bytes.
+ * Check that the file contains the extent. In some files a read cannot detect this. Reads of a file in memory are never
+ * short, and other bytes follow the end of a window.
  */
 static int check_extent_in_file(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
 {
@@ -42,7 +42,7 @@ static int check_extent_in_file(struct files *f, const struct record *rec, const
     return -1;
 }
 
-/* Extend read r to file offset `end`. Returns 1, and changes nothing, if that needs more than `room` bytes. */
+/* Extend read r to file offset `end`. If that needs more than `room` bytes, returns 1 and changes nothing. */
 static int lengthen(struct request *r, uint64_t end, uint64_t room)
 {
     uint64_t whole = max_u64(align_up(end, BLOCK) - r->io.at, r->io.len);
@@ -79,9 +79,9 @@ static int add_read_request(struct run *x, struct chunk *c, int file, uint64_t a
 }
 
 /*
- * Add piece `pc` to the reads of the chunk, and set *src to the address that its bytes will have. If the piece directly
- * follows the previous one on disk, the previous read is extended. Returns 1 if the input buffer has no room for the
- * piece.
+ * Add piece `pc` to the reads of the chunk, and set *src to the address at which its bytes will be stored. If the piece
+ * directly follows the previous piece on disk, the previous read is extended. Returns 1 if the input buffer has no room
+ * for the piece.
  */
 static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, const uint8_t **src, struct err *e)
 {

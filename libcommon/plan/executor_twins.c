@@ -29,7 +29,7 @@ void twin_chunks_free(struct twin_chunks *t)
 }
 
 /*
- * Find the kept chunk of the other item at the same offset, remove it from the list, and return it. Returns NULL if
+ * Find the kept chunk of the other item at the same offset, and remove it from the list. Returns the chunk, or NULL if
  * there is none. Must be called with the lock held.
  */
 static struct twin_chunk *unlink_twin_chunk(struct twin_chunks *t, const void *pair, bool second, uint64_t from)
