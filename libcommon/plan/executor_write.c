@@ -44,8 +44,8 @@ static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t
 /* ---- transposed matrices ---- */
 
 /*
- * Write a chunk of a transposed matrix, which is one run in each row of the destination. The runs are short, so they
- * are written through the page cache, which merges them with adjacent runs.
+ * Write a chunk of a transposed matrix. The chunk is one run in each row of the destination. The runs are short, so
+ * they are written through the page cache, which merges them with adjacent runs.
  */
 static bool write_runs(struct run *x, const struct chunk *c)
 {
@@ -62,8 +62,8 @@ static bool write_runs(struct run *x, const struct chunk *c)
 }
 
 /*
- * If the tile is the whole matrix, it is written like any other bytes. Otherwise its runs are written through the page
- * cache, which merges them with adjacent runs.
+ * A tile that is the whole matrix is written like any other bytes. The runs of any other tile are written through the
+ * page cache, which merges them with adjacent runs.
  */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
 {
@@ -112,8 +112,8 @@ static void start_write(struct worker *w, struct chunk *c, const struct span *s,
 }
 
 /*
- * Store the span through a mapping of the file, which, unlike a write call, does not hold the lock of the file while it
- * copies. Returns false if there is no mapping, or no room; a write call then reports the exact error.
+ * Store the span through a mapping of the file. Unlike a write call, this does not hold the lock of the file while it
+ * copies. Returns false if there is no mapping or no room. A write call then reports the exact error.
  */
 static bool store_mapped(struct run *x, const struct span *s)
 {
@@ -127,9 +127,10 @@ static bool store_mapped(struct run *x, const struct span *s)
 }
 
 /*
- * Write to a file on an in-memory file system, and return when it is written. A write call is the fastest way, but two
- * calls on one file wait for each other. If no other worker is writing to the file, a call is used; otherwise the bytes
- * are stored through the mapping. (If all workers used mappings, they would wait for the page tables of the process.)
+ * Write to a file on an in-memory file system, and return when the bytes are written. A write call is the fastest way,
+ * but two calls on one file wait for each other. A call is therefore used only if no other worker is writing to the
+ * file. Otherwise the bytes are stored through the mapping. (If all workers used mappings, they would wait for the page
+ * tables of the process.)
  */
 static bool write_memory(struct run *x, const struct span *s)
 {
@@ -170,8 +171,8 @@ static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
 }
 
 /*
- * Copy column part i of the chunk's rows together at an address that is suitable for its write, starting at *to. *to is
- * then set to the address after it.
+ * Copy column part i of all rows of the chunk to one contiguous place, at the first address from *to on that is
+ * suitable for its write. *to is then set to the address after the copied bytes.
  */
 static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
 {
@@ -199,8 +200,8 @@ static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
 }
 
 /*
- * Copy the result to the buffer that does not hold it, so that the bytes for each destination are contiguous. Write
- * each part.
+ * Write each part of the columns to its destination. The result is first copied to the buffer that does not hold it, so
+ * that the bytes for each destination are contiguous.
  */
 static bool write_columns(struct worker *w, struct chunk *c)
 {
@@ -243,8 +244,8 @@ enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
 /* ---- completed writes ---- */
 
 /*
- * Limit the amount of data in the page cache that has not been written to disk. Start to write this run to disk. Wait
- * for the run that lies four chunks before it, and remove that run from the page cache.
+ * Limit the amount of data in the page cache that has not been written to disk. This starts to write the present run to
+ * disk. It also waits for the run that lies four chunks before, and removes that run from the page cache.
  */
 static void limit_dirty_pages(const struct run *x, const struct request *r)
 {

@@ -11,9 +11,9 @@
 #include "libcommon/plan/stats.h"
 
 /*
- * In an interleaved or boxed tensor, runs of at least MIN_FUSED_RUN bytes are hashed and copied in one pass. The CRC of
- * each run is then shifted to its position in the record and in the item, which takes two products (22 ns). For shorter
- * runs, two passes are faster, over blocks that fit in the cache.
+ * Runs of an interleaved or boxed tensor are hashed and copied in one pass if they have at least MIN_FUSED_RUN bytes.
+ * The CRC of each run is then shifted to its position in the record and in the item, which takes two products (22 ns).
+ * For shorter runs, two passes over blocks that fit in the cache are faster.
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 
@@ -41,7 +41,7 @@ bool gather_needs_output(const struct gather *g)
     return g->hash_output || tmap_scatters(g->item->map);
 }
 
-/* `crc` is the CRC of bytes [at, at+len) of the chunk's output. Add it to the CRC of the item. */
+/* Add the CRC of bytes [at, at+len) of the chunk's output, which is `crc`, to the CRC of the item. */
 static void add_to_item(const struct gather *g, uint64_t at, uint64_t len, uint32_t crc)
 {
     const struct plan_item *it = g->item;
@@ -101,7 +101,7 @@ struct gather_span {
 };
 
 /*
- * Hash a span for the CRC of its record, and copy it. The same CRC is also added to the item, unless the item hashes
+ * Hash a span for the CRC of its record, and copy it. The same CRC is also added to the item, except if the item hashes
  * its output.
  */
 static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct gather_span x, struct err *e)
@@ -140,8 +140,8 @@ static int scatter_short_runs(const struct gather *g, const struct tmap_piece *p
 }
 
 /*
- * Copy long runs. All of their bytes must count for the CRC of the record. Both CRCs are computed by Horner's rule:
- * before a run is added, the sum so far is shifted by one run for the record, and by one row for the item.
+ * Copy long runs. All of their bytes count for the CRC of the record. Both CRCs are computed by Horner's rule. Before a
+ * run is added, the CRC of the record is shifted by one run, and the CRC of the item by one row.
  */
 static int scatter_long_runs(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                              uint8_t *dst, struct err *e)
@@ -181,7 +181,7 @@ static void lower_to(_Atomic uint64_t *least, uint64_t v)
 }
 
 /*
- * If the map has copies, combine them and count the elements on which they differ; if it has parts of a sum, add them.
+ * Combine the slices. Copies are combined, and the elements on which they differ are counted. Parts of a sum are added.
  * Returns false if copies differ under REPLICAS_FAIL.
  */
 static bool combine(const struct gather *g)
@@ -246,7 +246,7 @@ void gather_transpose(const struct gather *g, uint8_t *to)
     uint32_t sum = 0, by_stride = crc_factor(m.stride);
 
     elements_transpose(to, m.run, g->out, rows, m.n, (int)(m.run / rows));
-    /* This is Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
+    /* This is Horner's rule: the sum is shifted by one stride, then the CRC of the next run is added. */
     for (uint64_t i = 0; i < m.n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, to + i * m.run, m.run);
     crc_sum_merge(&g->item->crc, m.n * m.run, crc_shift(sum, plan_out_bytes(g->item, g->item->len) - end));

@@ -83,8 +83,8 @@ void io_start(struct io_engine *io, struct io_req *r)
 void io_flush(struct io_engine *io)
 {
     /*
-     * If the kernel refuses requests temporarily (EAGAIN, EBUSY), they stay in the queue and the next call submits
-     * them.
+     * If the kernel refuses requests temporarily (EAGAIN, EBUSY), the requests stay in the queue, and the next call
+     * submits them.
      */
     if (io->uring && io_uring_sq_ready(&io->ring))
         io_uring_submit(&io->ring);

@@ -36,8 +36,8 @@ void io_start(struct io_engine *io, struct io_req *r);
 /* Submit all started requests to the kernel. io_wait() does this, too. */
 void io_flush(struct io_engine *io);
 /*
- * Returns a request that has ended. If `block` is true, waits for one. Returns NULL if no request is in flight, or if
- * `block` is false and none has ended.
+ * Returns a request that has ended. If `block` is true, the call waits for one. Returns NULL if no request is in
+ * flight, or if `block` is false and no request has ended.
  */
 struct io_req *io_wait(struct io_engine *io, bool block);
 

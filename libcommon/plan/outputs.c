@@ -14,8 +14,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Files that no chunk uses are kept open, up to this number (KEEP_OPEN) and this fraction of the descriptor limit
- * (KEEP_SHARE).
+ * Limits for the number of files that are kept open although no chunk uses them: KEEP_OPEN files, and 1 / KEEP_SHARE of
+ * the descriptor limit.
  */
 enum { KEEP_OPEN = 64, KEEP_SHARE = 16 };
 enum { DIRECT_ALIGN = 4096 };

@@ -61,11 +61,12 @@ struct plan {
     struct plan_dst *dst;
     int n_dst, cap_dst;
     bool closed;
-    bool no_gaps;               /* do not add check-only items for the bytes that no item reads */
+    bool no_gaps;               /* true: no check-only items are added for the bytes that no item reads */
     struct record_state *record;
     int n_records;
     /*
-     * All claims until the end of plan_close(); after that only the claims in records with bytes that are read twice.
+     * All claims until the end of plan_close(). After that, only the claims in records whose bytes are partly read
+     * twice.
      */
     struct claim *claim;
     int n_claims, cap_claims;
@@ -233,9 +234,9 @@ static int by_file(const void *va, const void *vb)
 }
 
 /*
- * Assign each record its place, which is its rank in the order of file names and offsets. The number of a record
- * differs between runs, because several threads open files in an unpredictable order. Its place is always the same. A
- * journal therefore refers to records by their places.
+ * Set the place of each record, which is its rank in the order of file names and offsets. A journal refers to records
+ * by their places, because a place is the same in every run. The number of a record differs between runs, because
+ * several threads open files in an unpredictable order.
  */
 static void rank_records(struct plan *p)
 {
@@ -307,7 +308,7 @@ static int by_record(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Claims [first, end) belong to item i. List the records to which they refer, each of them once. */
+/* List the records to which the claims [first, end) of item i refer, each record once. */
 static void list_parts(struct plan *p, int i, int first, int end)
 {
     struct item *it = p->item[i];
@@ -327,8 +328,8 @@ static void list_parts(struct plan *p, int i, int first, int end)
 }
 
 /*
- * No item reads bytes [at, end) of this record. Add them to the record's check-only item. *g is the map of this item,
- * or NULL if the record has none yet; it is then made.
+ * Add bytes [at, end) of a record, which no item reads, to the record's check-only item. *g is the map of this item. If
+ * *g is NULL, the record has no check-only item yet, and one is made.
  */
 static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
 {
@@ -352,8 +353,8 @@ static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t 
 }
 
 /*
- * Process the claims of one record, which are sorted by offset (see the drawing at the top). Returns true if any of
- * them overlap.
+ * Process the claims of one record. They must be sorted by offset (see the drawing at the top). Returns true if any
+ * claims overlap.
  */
 static bool resolve_record_claims(struct plan *p, struct claim *c, int n)
 {
@@ -485,8 +486,8 @@ struct plan_part *plan_item_parts(struct plan *p, int i, int *n)
 }
 
 /*
- * Returns the name of the first item that reads the record. (The last item is not used, because which item is last
- * differs between runs.)
+ * Returns the name of the first item that reads the record. (The last item is not used, because it differs between
+ * runs.)
  */
 static const char *reader_of(const struct plan *p, int record)
 {

@@ -40,21 +40,21 @@ struct plan_item {
                                  * destinations */
     uint64_t dst_at;
     /*
-     * Set by the caller if the next item is the twin of this one; both must have the same length and element type.
-     * Their chunks end at the same positions and are processed alternately, so code that compares the two items never
-     * needs to keep many chunks in memory.
+     * Set by the caller if the next item is the twin of this one. Both items must have the same length and element
+     * type. Their chunks end at the same positions and are processed alternately. Code that compares the two items
+     * therefore never needs to keep many chunks in memory.
      */
     bool twins;
     int n_outs;                 /* number of destinations over which the columns are distributed; 0 if they are not
                                  * distributed */
     struct plan_out *out;       /* [n_outs] */
-    uint64_t part;              /* number of map bytes of every row that each destination receives */
+    uint64_t part;              /* number of bytes of each row of the map that one destination receives */
     enum plan_op op;            /* set by the caller after plan_add(); the default is PLAN_COPY */
     /*
-     * Set by the caller. If it is not 0, it is the number of bytes per row: the map is then a matrix, and its transpose
-     * is written. The item must begin at the start of a row and consist of whole rows, each of at most PLAN_ROW_MAX
-     * bytes. (A wider matrix is split into several items, each with some of the columns: tmap_slice_columns().) The
-     * item must not have replicas that need to be combined, and it is not passed to `look`.
+     * Set by the caller. If it is not 0, the map is a matrix with this number of bytes per row, and its transpose is
+     * written. The item must begin at the start of a row and consist of whole rows, each of at most PLAN_ROW_MAX bytes.
+     * (A wider matrix is split into several items, each with some of the columns: tmap_slice_columns().) The item must
+     * not have replicas that need to be combined. It is not passed to `look`.
      */
     uint64_t transpose_row;
     enum replica_policy policy; /* for TMAP_REPLICAS */
@@ -62,18 +62,19 @@ struct plan_item {
     void *user;                 /* for use by the code that writes a layout (sink) */
     int number;                 /* index of the item in the plan */
     struct crc_sum crc;         /* CRC of the item's bytes after conversion, as they are written or checked */
-    struct crc_sum share;       /* for the sink: the part of the item in a CRC of more bytes; the journal saves it */
+    /* used by the sink: the item's share in the CRC of a longer sequence of bytes; the journal saves it */
+    struct crc_sum share;
     _Atomic uint64_t n_differ;  /* number of elements on which the replicas differ */
-    _Atomic uint64_t first_differ;      /* index of the first of these elements, counted from `from`; UINT64_MAX:
-                                         * none */
+    _Atomic uint64_t first_differ;      /* index of the first element on which the replicas differ, counted from `from`;
+                                         * UINT64_MAX: none */
     /*
      * For conversions to fp16: number of finite numbers that became infinite, and number of nonzero numbers that became
      * 0.
      */
     _Atomic uint64_t n_overflow, n_flushed;
     /*
-     * Set by the caller: count invalid values (stats.h) among the elements that are read. They are counted in each
-     * copy, before the conversion.
+     * Set by the caller: the kinds of invalid values (stats.h) to count among the elements that are read. They are
+     * counted in each copy, before the conversion.
      */
     enum { PLAN_VALUES_NONE, PLAN_VALUES, PLAN_VALUES_NEGATIVE, PLAN_VALUES_SCALES } values;
     enum dtype scale_type;      /* with PLAN_VALUES_SCALES: type of the elements */
@@ -94,7 +95,7 @@ void plan_free(struct plan *p);
 struct files *plan_files(const struct plan *p);
 /* Add a destination file. Returns its number. The file must exist before the plan is run. */
 int plan_add_dst(struct plan *p, const char *path);
-/* Like plan_add_dst(), but also states the length that the file will have before the plan is run. */
+/* Add a destination file like plan_add_dst(), and state the length that the file will have before the plan is run. */
 int plan_add_sized(struct plan *p, const char *path, uint64_t size);
 /* The input of an item: a range of a tensor, and labels. The members have the same meaning as in struct plan_item. */
 struct plan_range {
@@ -108,26 +109,26 @@ struct plan_range {
 int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at);
 /*
  * Add an item of whole rows. Each row is cut into n_outs parts of `part` bytes. Part i of every row is appended to
- * destination out[i]. Bytes that are distributed over several files are thus read only once, in long runs. The length
- * of the range must be a multiple of n_outs * part. The array `out` is copied.
+ * destination out[i]. In this way, bytes that are distributed over several files are read only once, in long runs. The
+ * length of the range must be a multiple of n_outs * part. The array `out` is copied.
  */
 int plan_add_columns(struct plan *p, const struct plan_range *r, uint64_t part, const struct plan_out *out, int n_outs);
 /*
- * Finish the plan: add check-only items for bytes that no item reads, in records from which items read other bytes.
+ * Finish the plan. If items read only some bytes of a record, check-only items are added for its other bytes.
  * plan_add() must not be called after this.
  */
 void plan_close(struct plan *p);
 /*
- * Like plan_close(), but without adding check-only items. If the items do not read all bytes of a record, its CRC is
- * not checked.
+ * Finish the plan like plan_close(), but without adding check-only items. If the items do not read all bytes of a
+ * record, the CRC of the record is not checked.
  */
 void plan_close_parts(struct plan *p);
 
 enum { PLAN_ROW_MAX = 8192 };
 
 /*
- * Returns the size of one element of the item's map. If there is a conversion, it determines the size, because a map of
- * zeros has no dtype of its own.
+ * Returns the size of one element of the item's map. If the item has a conversion, the conversion determines the size,
+ * because a map of zeros has no dtype of its own.
  */
 static inline uint64_t plan_elem_bytes(const struct plan_item *it)
 {
@@ -175,16 +176,16 @@ uint64_t plan_write_bytes(const struct plan *p);
 /*
  * Returns the CRC of record `record` so far, computed from what the run has read. The plan must be closed. When `seen`
  * is equal to the length of the record, the record is complete, and the sum must be equal to its CRC. A byte that
- * several items read is counted once: for the item whose read of this byte begins first in the record. This is the same
- * item in every run of the same plan.
+ * several items read is counted once, namely for the item whose read of this byte begins first in the record. This is
+ * the same item in every run of the same plan.
  */
 struct crc_sum *plan_record_sum(struct plan *p, int record);
 /*
  * The contribution of one item to the CRC of one record. A journal saves the contributions of an item when the item is
- * done. To resume, set `done` and `crc` of the item, and add each contribution to plan_record_sum() with
- * crc_sum_merge(). (The sum of the record cannot be saved instead, because it also contains chunks of items that are
- * not complete.) plan_item_parts() returns the list of an item. The plan owns this list, which is the same in every run
- * of the same plan.
+ * done. To resume, the caller sets `done` and `crc` of the item, and adds each contribution to plan_record_sum() with
+ * crc_sum_merge(). (The sum of the record cannot be saved instead, because it also contains chunks of incomplete
+ * items.) plan_item_parts() returns the list of an item's contributions. The plan owns this list, which is the same in
+ * every run of the same plan.
  */
 struct plan_part {
     int record;
@@ -193,7 +194,7 @@ struct plan_part {
 };
 struct plan_part *plan_item_parts(struct plan *p, int i, int *n);
 /*
- * Call this after the run. Returns 0 if every record from which items read is complete and has its CRC. Otherwise
+ * Must be called after the run. Returns 0 if every record from which items read is complete and has its CRC. Otherwise
  * returns -1 with ERR_DATA, which names the record.
  */
 MUST_CHECK int plan_check_records(struct plan *p, struct err *e);
@@ -225,14 +226,14 @@ MUST_CHECK int plan_seen_add(struct plan *p, const struct plan_seen *other, stru
 /* ---- used by the executor ---- */
 
 /*
- * A byte of a piece of item i may count for the CRC of its record, or not. Returns the number of bytes from byte `skip`
- * of the piece on that are alike in this respect, and sets *counts to true if they count.
+ * Determine whether bytes of a piece of item i count for the CRC of their record. *counts is set to true if byte `skip`
+ * counts. Returns the number of bytes, from byte `skip` on, for which the answer is the same.
  */
 uint64_t plan_counted(const struct plan *p, int i, const struct tmap_piece *pc, uint64_t skip, bool *counts);
 /* Returns true if every byte that item i reads counts for the CRC of its record. */
 bool plan_counts_all(const struct plan *p, int i);
 /*
- * Item i has read the bytes `x` of a record, all of which count; `crc` is their CRC. Add it to the CRC of the record.
+ * Add `crc`, the CRC of the bytes `x` that item i has read, to the CRC of their record. All of these bytes must count.
  * Returns -1 with ERR_DATA if this completes the record and the CRC is wrong. May be called from any thread.
  */
 MUST_CHECK int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc, struct err *e);

@@ -33,7 +33,7 @@ struct reader {
     uint32_t crc;               /* CRC of the bytes that were read so far, in order */
 };
 
-/* Returns true if slice 0 alone has the values, so that nothing must be combined. */
+/* Returns true if slice 0 alone has the values, so that no slices need to be combined. */
 static bool reads_one_slice(const struct tmap *m, enum replica_policy policy)
 {
     return m->op == TMAP_REPLICAS && (m->n_slices == 1 || policy == REPLICAS_FIRST);
@@ -56,7 +56,7 @@ static int compare_runs(const void *va, const void *vb)
     return order ? order : (a->at > b->at) - (a->at < b->at);
 }
 
-/* Append the runs of bytes in records that have a CRC and have not been checked. Adjacent runs are joined. */
+/* Append the runs of bytes that lie in records which have a CRC and have not been checked. Adjacent runs are joined. */
 static void list_runs(struct reader *r, uint64_t from, uint64_t len)
 {
     struct reader_record *last = NULL;
@@ -122,7 +122,7 @@ void reader_free(struct reader *r)
 
 /* ---- reading ---- */
 
-/* Check the records that are not covered. If reads were not in order, check all records. */
+/* Check the records that the reads do not cover. If the reads were not in order, check all records. */
 static int check_records(struct reader *r, struct err *e)
 {
     for (int i = 0; i < r->n_rec; i++)
@@ -132,7 +132,7 @@ static int check_records(struct reader *r, struct err *e)
     return 0;
 }
 
-/* Called for the bytes of each piece. If the record of the piece is covered, add them to its CRC. */
+/* Called for the bytes of each piece. If the record of the piece is covered, the bytes are added to its CRC. */
 static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struct err *e)
 {
     struct reader *r = ctx;

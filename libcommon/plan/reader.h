@@ -23,7 +23,7 @@ struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_po
 void reader_free(struct reader *r);                     /* NULL is allowed */
 /*
  * Read logical bytes [from, from + len) to buf. Fails with ERR_DATA if copies disagree under REPLICAS_FAIL, or if a
- * record with some of these bytes is found to be corrupt.
+ * record that contains some of these bytes is found to be corrupt.
  */
 MUST_CHECK int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e);
 /* Returns true if the whole tensor has been read in order. *crc is then the CRC-32 of its bytes. */

@@ -12,11 +12,12 @@
 
 #include "libcommon/base/mem.h"
 
-/* Number of elements that are converted to doubles at a time. They take 8 KiB, which stay in the first-level cache. */
-#define BLOCK 1024
 /*
- * Number of independent sums. If there was only one, each addition would have to wait four cycles for the previous one.
+ * Number of elements that are converted to doubles at a time. The doubles take 8 KiB, which stay in the first-level
+ * cache.
  */
+#define BLOCK 1024
+/* Number of independent sums. With only one sum, each addition would have to wait four cycles for the previous one. */
 #define LANES 4
 typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t mask __attribute__((vector_size(8 * LANES)));
@@ -54,8 +55,8 @@ static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
 }
 
 /*
- * For each lane, v where m is set, else w. This is a macro because functions that take vectors are called in different
- * ways on different processors.
+ * Select, in each lane, v where m is set and w otherwise. This is a macro because the way in which functions receive
+ * vectors differs between processors.
  */
 #define CHOOSE(m, v, w) ((vec)(((m) & (mask)(v)) | (~(m) & (mask)(w))))
 
@@ -108,8 +109,8 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
     }
     b.n_inf = all - n_finite - b.n_nan;
     b.n_nan -= all - n;
-    b.min += 0.0;                               /* turns -0 into 0, so that the result does not depend on which of
-                                                 * them came first */
+    b.min += 0.0;                               /* changes -0 to 0, so that the result does not depend on which of the
+                                                 * two came first */
     b.max += 0.0;
     stats_join(s, &b);
 }
@@ -150,7 +151,8 @@ TWICE bool all_finite(const int32_t *bits, uint64_t n)
 }
 
 /*
- * ordered() maps the bits of a float to an integer such that both have the same order. from_ordered() does the reverse.
+ * ordered() maps the bits of a float to an integer, such that integers and floats have the same order. from_ordered()
+ * does the reverse.
  */
 TWICE int32_t ordered(int32_t bits)
 {
@@ -222,8 +224,8 @@ TWICE void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
 }
 
 /*
- * Add a block of floats. Returns false, and does nothing, if not all of them are finite. If `sums_only` is set, only
- * the sums are computed.
+ * Add a block of floats. If some of the floats are not finite, adds nothing and returns false. If `sums_only` is set,
+ * only the sums are computed.
  */
 TWICE bool add_floats_any(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
 {
@@ -305,7 +307,10 @@ double stats_mean(const struct stats *s)
 
 /* ---- distances ---- */
 
-/* Map the bits of a float of `bits` bits to an integer such that both have the same order, and -0 and +0 are both 0. */
+/*
+ * Map the bits of a float of `bits` bits to an integer, such that integers and floats have the same order. -0 and +0
+ * both become 0.
+ */
 static int64_t float_order(uint64_t v, int bits)
 {
     uint64_t sign = 1ull << (bits - 1);
@@ -344,7 +349,7 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
     } else {
         int shift = 64 - size * 8;
 
-        /* Shift the value to the top, then arithmetically to the right. This extends the sign. */
+        /* The value is shifted to the top, and then arithmetically to the right. This extends the sign. */
         i = (int64_t)(x << shift) >> shift;
         k = (int64_t)(y << shift) >> shift;
     }
@@ -419,8 +424,8 @@ static uint64_t count_differing_elems(enum dtype t, const uint8_t *a, const uint
 }
 
 /*
- * Add to d the sums of the differences and squares over all pairs v[i], w[i] of finite values. Returns true if v or w
- * contains a NaN.
+ * Add to d the sums of the differences and squares over all pairs v[i], w[i] in which both values are finite. Returns
+ * true if v or w contains a NaN.
  */
 static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
 {
@@ -453,7 +458,7 @@ static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
     return (uint64_t)n_nan > all - n;
 }
 
-/* Returns the number of elements whose bits differ and where one or both values are not finite. */
+/* Returns the number of elements whose bits differ and for which at least one value is not finite. */
 static uint64_t count_not_finite(uint64_t size, const uint8_t *a, const uint8_t *b, const double *v, const double *w,
                                  uint64_t n)
 {
@@ -545,7 +550,7 @@ typedef uint32_t wide __attribute__((vector_size(ODD_LANES)));
 typedef uint16_t narrow __attribute__((vector_size(ODD_LANES)));
 
 /*
- * Returns true if b has an element that must be counted. Only whole lanes are tested. `room` is the difference that is
+ * Returns true if b has an element that must be counted. Only whole lanes are tested. `room` is the difference
  * described above.
  */
 TWICE bool any_odd_32(const uint8_t *b, uint64_t len, uint32_t room, bool negative)
@@ -635,8 +640,8 @@ static void count_nonfinite(struct values *v, enum dtype t, const uint8_t *b, ui
 }
 
 /*
- * The bits of types of one byte. A byte b may be NaN or infinite only if ((b ^ flip) & mask) >= least; with other bytes
- * it is a number.
+ * The bits of types of one byte. A byte b can be NaN or infinite only if ((b ^ flip) & mask) >= least. All other bytes
+ * are numbers.
  */
 static const struct byte_bits {
     uint8_t flip, mask, least;

@@ -26,9 +26,9 @@ struct stats_diff {
     uint64_t n;                 /* number of elements compared */
     uint64_t n_differ;          /* number of elements whose bits differ */
     uint64_t first;             /* index of the first element whose bits differ */
-    uint64_t max_ulps;          /* largest distance in ulps; STATS_NO_ULPS if a NaN was compared with a number, or
-                                 * for complex numbers */
-    uint64_t n_not_finite;      /* number of elements whose bits differ and where one or both values are NaN or
+    uint64_t max_ulps;          /* largest distance in ulps; STATS_NO_ULPS if a NaN was compared with a number, or if
+                                 * the type is complex */
+    uint64_t n_not_finite;      /* number of elements whose bits differ and for which at least one value is NaN or
                                  * infinite */
     double max_abs;             /* largest absolute difference, over all pairs of finite values */
     double diff_sq, ref_sq;     /* sums of (a - b)^2 and of a^2, over all pairs of finite values */
@@ -36,26 +36,26 @@ struct stats_diff {
 #define STATS_NO_ULPS UINT64_MAX
 
 /*
- * Add n elements at p to the statistics. They must follow the elements that were added before. *s must be initialised
- * with zeros.
+ * Add n elements at p to the statistics. They must follow the elements added before. *s must be initialised with zeros.
  */
 void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n);
-/* Add the statistics *next to *s. They must be of the elements that follow those of *s. */
+/* Add the statistics *next to *s. The elements of *next must follow those of *s. */
 void stats_join(struct stats *s, const struct stats *next);
 uint64_t stats_n_finite(const struct stats *s);
 double stats_norm(const struct stats *s);       /* the L2 norm */
 double stats_mean(const struct stats *s);       /* the mean of all finite values; 0 if there are none */
 
 /*
- * Compare n elements at a and b, and add the result to *d. They must follow the elements that were compared before. *d
- * must be initialised with zeros.
+ * Compare n elements at a and b, and add the result to *d. The elements must follow those compared before. *d must be
+ * initialised with zeros.
  */
 void stats_diff_add(struct stats_diff *d, enum dtype t, const void *a, const void *b, uint64_t n);
 void stats_diff_join(struct stats_diff *d, const struct stats_diff *next);
 double stats_diff_rel_l2(const struct stats_diff *d);   /* returns |a - b| / |a|, or |a - b| if |a| is 0 */
 /*
- * Returns the number of steps between adjacent representable numbers from *a to *b. It is 0 for equal values; +0 and -0
- * are equal. It is STATS_NO_ULPS if exactly one of them is NaN. For integers and bools it is the absolute difference.
+ * Returns the distance between *a and *b, in steps between adjacent representable numbers. The distance of equal
+ * values, such as +0 and -0, is 0. It is STATS_NO_ULPS if exactly one of them is NaN. For integers and bools it is the
+ * absolute difference.
  */
 uint64_t ulp_distance(enum dtype t, const void *a, const void *b);
 
@@ -70,12 +70,15 @@ struct values {
 };
 
 /*
- * Count the invalid values among `len` bytes of elements of type t, at any alignment, and add them to *v. Types that
- * have no NaN and no infinity add nothing: integers, FP4, FP6, bits. Of a complex number both parts are counted.
- * `negative` requests that negative values be counted, too.
+ * Count the invalid values among `len` bytes of elements of type t, at any alignment, and add the counts to *v. Types
+ * that have no NaN and no infinity add nothing: integers, FP4, FP6, bits. Both parts of a complex number are counted.
+ * If `negative` is true, negative values are counted, too.
  */
 void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len, bool negative);
-/* Like values_add() with negative values, for the scales of quantised weights, whose zeros are counted, too. */
+/*
+ * Count the invalid values of scales of quantised weights, like values_add() with negative values. Zeros are counted,
+ * too.
+ */
 void values_add_scales(struct values *v, enum dtype t, const void *bytes, uint64_t len);
 
 /* ---- whole tensors, by the executor (stats_run.c) ---- */
@@ -85,7 +88,8 @@ void values_add_scales(struct values *v, enum dtype t, const void *bytes, uint64
 
 struct stats_job {
     const struct tmap *a;
-    struct files *a_files;      /* all jobs of a run must have the same table; this also holds for b_files */
+    /* table of files of a; all jobs of a run must have the same table, and also the same b_files */
+    struct files *a_files;
     const struct tmap *b;       /* NULL: compute the statistics of a; otherwise compare a with b */
     struct files *b_files;
     uint64_t len;               /* number of bytes to process, from the start of both tensors */
@@ -107,8 +111,8 @@ struct stats_opts {
     const char *what;           /* prefix of the progress line; NULL: no progress line */
     enum progress_mode progress;
     /*
-     * Every record from which a job reads is read completely and checked. If a record is corrupt, a finding "crc" is
-     * added to `report`; if that is NULL, the run fails.
+     * Report for corrupt records. Every record from which a job reads is read completely and checked. If a record is
+     * corrupt, a finding "crc" is added to this report. If the report is NULL, the run fails instead.
      */
     struct report *report;
 };

@@ -53,8 +53,8 @@ static void join_stats_piece(struct tally *t, const struct stats_piece *p)
 }
 
 /*
- * Join the sums of a chunk. If an earlier chunk is still missing, keep them for later. At most one chunk per chunk in
- * progress is kept. Must be called with the lock held.
+ * Join the sums of a chunk with those of the earlier chunks. If an earlier chunk is still missing, the sums are kept
+ * for later. At most one chunk per chunk in progress is kept. Must be called with the lock held.
  */
 static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
 {
@@ -81,8 +81,8 @@ static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
 /* ---- processing a chunk ---- */
 
 /*
- * Returns the chunk of the other tensor at the same offset. If it has not been read yet, keeps a copy of `bytes` for it
- * and returns NULL.
+ * Returns the chunk of the other tensor at the same offset. If that chunk has not been read yet, keeps a copy of
+ * `bytes` for it and returns NULL.
  */
 static struct twin_chunk *match_twin_chunk(struct stats_survey *v, const struct tally *t, bool is_b, uint64_t from,
                                            const void *bytes, uint64_t len)

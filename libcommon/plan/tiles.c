@@ -15,7 +15,8 @@ enum { N_TILES = 3, TILE_BYTES = 32 << 20, SLACK = 4096 };
 struct open_tile {
     int item;
     uint64_t number;            /* index of the tile among the tiles of the item */
-    int slot;                   /* index of its memory; -1: it has none, and its chunks are written individually */
+    /* index of the tile's memory; -1: it has none, and its chunks are written individually */
+    int slot;
     uint64_t left;              /* number of map bytes that have not been processed yet */
     struct open_tile *next;
 };
@@ -52,7 +53,10 @@ void tiles_free(struct tiles *t)
     free(t);
 }
 
-/* Reserve a free slot, and allocate its memory if it has none. Returns -1 if no slot is free or memory is exhausted. */
+/*
+ * Reserve a free slot. If the slot has no memory yet, allocates it. Returns -1 if no slot is free or memory is
+ * exhausted.
+ */
 static int acquire_tile_slot(struct tiles *t)
 {
     for (int i = 0; i < N_TILES; i++) {
@@ -102,7 +106,7 @@ static struct open_tile *find_or_open_tile(struct tiles *t, int item, uint64_t n
 }
 
 /*
- * Record that `bytes` bytes of the tile were processed. Returns true if these were the last ones; `o` has then been
+ * Record that `bytes` bytes of the tile were processed. Returns true if these were the last bytes; `o` has then been
  * freed.
  */
 static bool subtract(struct tiles *t, struct open_tile *o, uint64_t bytes)
@@ -124,7 +128,7 @@ static void add_crc(struct plan_item *it, const struct tile *x)
     uint64_t end = x->at + (x->n - 1) * x->stride + x->run;
     uint32_t sum = 0, by_stride = crc_factor(x->stride);
 
-    /* This is Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
+    /* This is Horner's rule: the sum is shifted by one stride, then the CRC of the next run is added. */
     for (uint64_t i = 0; i < x->n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, x->bytes + i * x->run, x->run);
     crc_sum_merge(&it->crc, x->n * x->run, crc_shift(sum, plan_out_bytes(it, it->len) - end));

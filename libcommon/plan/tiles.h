@@ -21,7 +21,8 @@ struct tiles *tiles_new(uint64_t chunk_bytes);
 void tiles_free(struct tiles *t);
 
 /*
- * A complete tile: n runs of `run` bytes each, which belong to item bytes at, at + stride, at + 2 * stride and so on.
+ * A complete tile: n runs of `run` bytes each. The runs belong to the item's bytes at offsets at, at + stride, at + 2 *
+ * stride and so on.
  */
 struct tile {
     uint8_t *bytes;             /* the runs, stored consecutively */
@@ -34,7 +35,7 @@ enum tiles_answer {
 };
 /*
  * Store a chunk of a transposed item in its tile. Must be called after gather_end(). `skew`, 0 .. 4095, is the offset
- * of the tile's first byte from a multiple of 4096, which the caller chooses so that the tile can be written with
+ * of the tile's first byte from a multiple of 4096. The caller chooses `skew` so that the tile can be written with
  * O_DIRECT. If the result is TILES_COMPLETE, the CRC of the tile has been added to the CRC of the item.
  */
 enum tiles_answer tiles_put(struct tiles *t, const struct gather *g, unsigned skew, struct tile *tile);

@@ -10,7 +10,7 @@
 
 /* ---- pieces ---- */
 
-/* Returns how many bytes of the cursor's slice precede logical byte `at` of an interleaved tensor. */
+/* Returns the number of bytes of the cursor's slice that precede logical byte `at` of an interleaved tensor. */
 static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
 {
     uint64_t part = c->map->slice[c->slice].row_part, in_row = at % c->map->row;
@@ -19,7 +19,7 @@ static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
     return at / c->map->row * part + in_row;
 }
 
-/* Returns how many bytes of a box precede byte `at` of the tensor. */
+/* Returns the number of bytes of a box that precede byte `at` of the tensor. */
 static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
 {
     uint64_t before = 0;
@@ -50,7 +50,7 @@ static uint64_t box_place(const struct tmap_box *b, uint64_t at)
     return place;
 }
 
-/* Compute which part of slice c->slice is in the requested range. */
+/* Compute the part of slice c->slice that is in the requested range. */
 static void enter_slice(struct tmap_cursor *c)
 {
     const struct tmap_slice *s = &c->map->slice[c->slice];
@@ -97,7 +97,8 @@ void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint
 }
 
 /*
- * Make a piece of at most n bytes of a box. It consists of whole runs that are evenly spaced, or of a part of one run.
+ * Make a piece of at most n bytes of a box. The piece consists of whole runs that are evenly spaced, or of a part of
+ * one run.
  */
 static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
@@ -117,8 +118,8 @@ static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece
 }
 
 /*
- * Make a piece of the next n bytes of the slice, which are contiguous in the file. It consists of whole runs, one in
- * each row, or of a part of one run.
+ * Make a piece of the next n bytes of the slice, which are contiguous in the file. The piece consists of whole runs,
+ * one in each row, or of a part of one run.
  */
 static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
@@ -149,7 +150,7 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
     p->n = n / part;
 }
 
-/* Returns the offset of byte `at` of a slice in its concatenated extents. */
+/* Returns the offset of byte `at` of a slice within the slice's concatenated extents. */
 static uint64_t in_extents(const struct tmap_slice *s, uint64_t at)
 {
     return s->window_row ? at / s->window_len * s->window_row + s->window_at + at % s->window_len : at;
@@ -203,7 +204,10 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-/* Read a range of a map. If its slices overlay each other, slice r.replica is read; otherwise r.replica must be -1. */
+/*
+ * Read a range of a map. If the slices of the map overlay each other, slice r.replica is read. Otherwise r.replica must
+ * be -1.
+ */
 static int read_tmap_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                            const struct tmap_watch *watch, struct err *e)
 {
@@ -337,7 +341,7 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
 
 /*
  * Compute (0 + x0 + x1 + ...) / n, where x0, x1, ... are the real numbers at byte `at` of each copy. Returns false if
- * the type is not a float, because other types have no average.
+ * the type is not a floating-point type, because other types have no average.
  */
 static bool average_copies(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
 {

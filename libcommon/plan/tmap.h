@@ -25,9 +25,9 @@
 enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS, TMAP_SUM, TMAP_BOXES };
 
 /*
- * A box of a tensor, stored row-major like the tensor. A box is described by levels, from the outermost to the
- * innermost. The steps of a level are `stride` bytes of the tensor apart; of the steps inside one step of the level
- * above, it selects [at, at + len). The last level is a run of bytes (stride 1).
+ * A box of a tensor, stored row-major like the tensor. It is described by levels, from the outermost to the innermost.
+ * The steps of a level are `stride` bytes of the tensor apart. The box contains steps [at, at + len) of the level
+ * inside each step of the level above. The last level is a run of bytes (stride 1).
  */
 struct tmap_box {
     int n;                      /* 1 .. TENSOR_MAX_DIM + 1 */
@@ -40,7 +40,8 @@ struct tmap_box {
 
 struct tmap_slice {
     uint64_t len;               /* size in bytes: the sum of the extents, or of the windows in the extents */
-    uint64_t row_part;          /* INTERLEAVE: bytes of each row in the slice; the width of a window */
+    /* INTERLEAVE: number of bytes of each row that are in the slice; also the width of a window */
+    uint64_t row_part;
     uint64_t window_row, window_at, window_len; /* window_row 0: the slice is not a window and contains all bytes of
                                                  * the extents */
     int n_extents;
@@ -58,7 +59,7 @@ struct tmap {
 };
 
 /*
- * One piece of a range. Its bytes are contiguous in the file, but are copied to `n` runs of `run` bytes in the tensor,
+ * One piece of a range. Its bytes are contiguous in the file. In the tensor they are copied to `n` runs of `run` bytes,
  * which begin `stride` bytes apart.
  */
 struct tmap_piece {
@@ -71,10 +72,10 @@ struct tmap_piece {
     uint64_t n;
 };
 /*
- * A cursor splits logical bytes [from, from + len) into pieces. If `only` is -1, it visits all slices, otherwise only
- * this slice. If an extent begins or ends inside a run, the run is split there, so a piece has either whole runs or a
- * part of one run. Pieces are returned in the order of the slices, and within a slice in the order of its bytes. With
- * REPLICAS and SUM, every slice is copied to the same bytes of the tensor.
+ * A cursor splits logical bytes [from, from + len) into pieces. If `only` is -1, it visits all slices; otherwise it
+ * visits only slice `only`. A run is split where an extent begins or ends inside it. A piece therefore has either whole
+ * runs or a part of one run. Pieces are returned in the order of the slices, and within a slice in the order of its
+ * bytes. With REPLICAS and SUM, every slice is copied to the same bytes of the tensor.
  */
 struct tmap_cursor {
     const struct tmap *map;
@@ -87,36 +88,36 @@ struct tmap_cursor {
 };
 void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint64_t len, int only);
 /*
- * Get the next piece. It has at most `most` bytes (>= 1); to respect this, a run may be split. Returns false if there
+ * Get the next piece, which has at most `most` bytes (>= 1). A run may be split for this reason. Returns false if there
  * are no more pieces.
  */
 bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p);
 
-/* Call fn for each piece of a range. If fn returns a value other than 0, stop and return that value. */
+/* Call fn for each piece of a range. If fn returns a value other than 0, this function stops and returns that value. */
 int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
                 int (*fn)(void *ctx, const struct tmap_piece *p), void *ctx);
 
 /*
- * Logical bytes [from, from + len). If the map is REPLICAS, they are read from slice number `replica`. If it is SUM,
- * the range must consist of whole elements.
+ * Logical bytes [from, from + len). If the map is REPLICAS, the bytes are read from slice number `replica`. If the map
+ * is SUM, the range must consist of whole elements.
  */
 struct tmap_range {
     int replica;
     uint64_t from, len;
 };
 /*
- * Read a range to buf with pread, without checking CRCs. Meant for commands that inspect a part of a tensor (cat,
+ * Read a range to buf with pread, without checking CRCs. This is for commands that inspect a part of a tensor (cat,
  * stats, diff, replicas).
  */
 MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e);
 /*
- * Like tmap_read(), but the whole records from which the range is read are checked with files_check_record(). Fails
- * with ERR_DATA if one of them is corrupt.
+ * Read a range like tmap_read(), and check the whole records from which it is read with files_check_record(). Fails
+ * with ERR_DATA if one of the records is corrupt.
  */
 MUST_CHECK int tmap_read_checked(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e);
 /*
- * A callback that gets the bytes of every piece as the record stores them. If it returns a value other than 0, the read
- * ends.
+ * A callback that receives the bytes of every piece as the record stores them. If it returns a value other than 0, the
+ * read ends.
  */
 struct tmap_watch {
     int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e);
@@ -124,7 +125,7 @@ struct tmap_watch {
 };
 MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                               const struct tmap_watch *watch, struct err *e);
-/* Returns the total size in bytes that the map's elements would have as type t. */
+/* Returns the total size in bytes that the map's elements would have if their type was t. */
 static inline uint64_t tmap_bytes_as(const struct tmap *m, enum dtype t)
 {
     return m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t);
@@ -134,20 +135,20 @@ static inline uint64_t tmap_bytes_as(const struct tmap *m, enum dtype t)
 static inline bool tmap_scatters(const struct tmap *m) { return m->op == TMAP_INTERLEAVE || m->op == TMAP_BOXES; }
 /* Returns true if every slice contains every byte of the tensor. */
 static inline bool tmap_overlays(const struct tmap *m) { return m->op == TMAP_REPLICAS || m->op == TMAP_SUM; }
-/* Returns how many bytes are read for each byte of the tensor. */
+/* Returns the number of bytes that are read for each byte of the tensor. */
 static inline uint64_t tmap_layers(const struct tmap *m) { return tmap_overlays(m) ? (uint64_t)m->n_slices : 1; }
 /*
- * Returns a copy of m in the arena in which `shift` has been added to every record number. It is needed after
- * files_join() has appended the table of files of m to another table.
+ * Returns a copy of m, allocated in the arena, in which `shift` has been added to every record number. The copy is
+ * needed after files_join() has appended the table of files of m to another table.
  */
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 
 /*
  * Combine n copies of `bytes` bytes as the policy requires, and store the result in `out`, which may be copy[0].
- * Returns the number of elements on which the copies differ. If there are any and the policy is REPLICAS_FAIL, `out` is
+ * Returns the number of elements on which the copies differ. If this is not 0 and the policy is REPLICAS_FAIL, `out` is
  * not written. Elements on which all copies agree are not changed, so the result does not depend on how a tensor is
- * cut. REPLICAS_AVERAGE averages f16 and bf16 in fp32 and rounds to nearest even. Integers have no average; for these
- * the first copy is used.
+ * cut. REPLICAS_AVERAGE averages f16 and bf16 in fp32 and rounds to nearest even. Integers have no average, so the
+ * first copy of an integer is used.
  */
 uint64_t replicas_combine(const void *const *copy, int n, uint64_t bytes, enum dtype dtype,
                           enum replica_policy policy, void *out);

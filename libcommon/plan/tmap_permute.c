@@ -10,7 +10,7 @@ struct extents {
     int n, cap;
 };
 
-/* Append extent x to the list. If it continues the last extent, that one is made longer instead. */
+/* Append extent x to the list. If x continues the last extent, that extent is made longer instead. */
 static void append_permuted_extent(struct extents *to, struct extent x)
 {
     struct extent *last = to->n ? &to->x[to->n - 1] : NULL;

@@ -45,8 +45,8 @@ static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
 }
 
 /*
- * Cut columns out of an interleaved map whose row consists of one row of the matrix from each slice: each slice is cut
- * alike.
+ * Cut columns out of an interleaved map whose row consists of one row of the matrix from each slice. Each slice is cut
+ * in the same way.
  */
 static void cut_alternating(const struct tmap *m, uint64_t row, uint64_t at, uint64_t len, struct tmap *to)
 {
@@ -78,7 +78,7 @@ static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, ui
     to->row = to->slice[0].row_part = 0;
 }
 
-/* The runs of bytes that make up the result, with their offsets in it. */
+/* The runs of bytes of the result, with their offsets in the result. */
 struct row_runs {
     struct row_run {
         uint64_t dst;
@@ -218,7 +218,7 @@ static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at,
     return true;
 }
 
-/* Returns true if the range can be cut out of every slice as it is. */
+/* Returns true if the range can be cut out of each slice without changing the structure of the slice. */
 static bool cuts_cleanly(const struct tmap_part *p)
 {
     const struct tmap *m = p->map;
@@ -267,7 +267,7 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
 
     if (n == 1 && cuts_cleanly(part))
         return cut_map(a, part);
-    /* If the map has copies that should agree, only one of them is used: the caller has already compared them. */
+    /* If the map has copies that should agree, only one copy is used, because the caller has already compared them. */
     for (int i = 0; i < n; i++) {
         assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* the sum is not in any single slice */
         tmap_gather(part[i].map, part[i].at, part[i].len, part[i].map->op == TMAP_REPLICAS ? 0 : -1, add_runs, &all);

@@ -12,9 +12,9 @@
 #include "libcommon/plan/tmap.h"
 
 /*
- * Returns a map of some columns of the tensor that m maps: bytes [at, at+len) of every row, where a row has `row`
- * bytes. The result is allocated in the arena and shares extents with m where possible, so m must outlive it. m must
- * have no windows. A map that tmap_alternate_rows() returned can be cut if `row` is that of its rows.
+ * Returns a map of some columns of the tensor that m maps. The columns are bytes [at, at+len) of every row; a row has
+ * `row` bytes. The result is allocated in the arena and shares extents with m where possible, so m must outlive it. m
+ * must have no windows. A map that tmap_alternate_rows() returned can be cut if `row` is that of its rows.
  */
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
@@ -25,8 +25,8 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
 void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to);
 
 /*
- * tmap_parts() returns a map that concatenates n >= 1 parts of maps. All parts must have the same dtype; they are rows
- * of one or several tensors. A single part is mapped as compactly as its source if that is possible. Otherwise every
+ * tmap_parts() returns a map that concatenates n >= 1 parts of maps. All parts must have the same dtype. They are rows
+ * of one or several tensors. A single part is mapped as compactly as its source, if possible. Otherwise every
  * contiguous run becomes one extent. The result is allocated in the arena and may share extents with the sources.
  */
 struct tmap_part {
@@ -36,15 +36,15 @@ struct tmap_part {
 struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
 
 /*
- * Returns a map of the rows of x and y, which have `row` bytes each, in turns: row 0 of x, row 0 of y, row 1 of x, ...
- * Both must have the same dtype and length, and consist of whole rows. The result is allocated in the arena and shares
- * extents with both.
+ * Returns a map that alternates the rows of x and y, which have `row` bytes each: row 0 of x, row 0 of y, row 1 of x,
+ * ... Both maps must have the same dtype and length, and consist of whole rows. The result is allocated in the arena
+ * and shares extents with both maps.
  */
 struct tmap *tmap_alternate_rows(struct arena *a, const struct tmap *x, const struct tmap *y, uint64_t row);
 
 /*
- * Returns a map of `len` zero bytes. They are read from a record that the first call adds to the files: *record must be
- * < 0 before this call, and all later calls use the same record.
+ * Returns a map of `len` zero bytes. The zeros are read from a record that the first call adds to the files. *record
+ * must be < 0 before the first call. All later calls use the same record.
  */
 struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
 /* Returns a map of the first `len` bytes of a record. */
@@ -55,7 +55,7 @@ struct tmap *tmap_slice_record(struct arena *a, int record, enum dtype dtype, ui
  * arrays `at` and `len` belong to the caller.
  */
 struct tensor_runs {
-    int ndim, outer;            /* outer: number of leading dimensions over which no run extends */
+    int ndim, outer;            /* outer: number of leading dimensions that no run crosses */
     uint64_t n, run, stride[TENSOR_MAX_DIM + 1];        /* number of runs, and size of each in bytes */
     const int64_t *at, *len;
 };
