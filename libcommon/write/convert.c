@@ -47,8 +47,8 @@ static int check_space(const struct source *s, const struct sink *k, const struc
 }
 
 /*
- * Return a text of everything on which the output depends. If two texts are equal, the outputs are equal. The caller
- * frees it.
+ * Return a text that contains everything on which the output depends. Equal texts mean equal outputs. The caller frees
+ * the text.
  */
 static char *conversion_fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
 {
@@ -77,8 +77,8 @@ struct conversion {
     int *tied_item;                     /* [parameter and universal state]: number of the plan item that reads the
                                          * tied copy, or -1 */
     bool has_files;                     /* the destination files have been created with their final lengths */
-    bool *finished;                     /* [item]: its data are on disk, written by this run, by an earlier run, or
-                                         * by the process of another part */
+    bool *finished;                     /* [item]: the item's data are on disk, written by this run, by an earlier run,
+                                         * or by the process of another part */
     struct report *found;               /* findings about the values that are converted */
 };
 
@@ -89,8 +89,8 @@ static void conversion_warn(const struct conversion *r, const char *text)
 }
 
 /*
- * Add items that read the last stage's copies of tied parameters. These copies are not converted, but they are read to
- * check CRCs, so their values are compared as well.
+ * Add items that read the last stage's copies of tied parameters. These copies are not converted. They are read to
+ * check their CRCs, and their values are compared as well.
  */
 static void add_tied_checks(struct conversion *r)
 {
@@ -113,7 +113,7 @@ static void add_tied_checks(struct conversion *r)
 
 /*
  * Mark the items of the other parts as done, so that this process skips them. The journals of the other processes show
- * when these items are finished.
+ * when they are finished.
  */
 static void leave_to_others(struct conversion *r)
 {
@@ -141,7 +141,7 @@ static enum severity mismatch(const struct conversion *r)
 
 /*
  * Count invalid values in the items that read tensors of the input. If several items read the same tensor, only the
- * first of them counts.
+ * first one counts.
  */
 static void count_values(struct conversion *r)
 {
@@ -158,8 +158,7 @@ static void count_values(struct conversion *r)
 }
 
 /*
- * Check the values that an item has read. A value that verify would report as an error in the input is also an error
- * here.
+ * Check the values that an item has read. A value is an error here if verify would report it as an error in the input.
  */
 static int check_passed(struct conversion *r, const struct plan_item *it, struct err *e)
 {
@@ -324,7 +323,7 @@ static int check_tied(struct conversion *r, struct err *e)
         for (int j = 0; j < TRAINED_STATES; j++)
             if (trained_states[j] == t[i].state && r->tied_item[t[i].param * TRAINED_STATES + j] >= 0)
                 check = plan_item(r->plan, r->tied_item[t[i].param * TRAINED_STATES + j]);
-        /* If the two copies have different numbers of rows, they cannot be compared. */
+        /* Copies with different numbers of rows cannot be compared. */
         if (check && check->len == t[i].len && check->crc.acc != t[i].crc && verdict_tie_is_kept(p))
             check_tied_state(r, p, t[i].state, check->len);
     }
@@ -373,7 +372,10 @@ static int check_manifest_digests(const struct conversion *r, struct err *e)
     return rc;
 }
 
-/* Check that the pointer file `name` next to OUT can be written; NULL: none is. Returns -1 with ERR_USAGE if not. */
+/*
+ * Check that the pointer file `name` next to OUT can be written. If `name` is NULL, no pointer file is written. Returns
+ * -1 with ERR_USAGE if it cannot be written.
+ */
 static int check_pointer(const char *out, const char *name, struct err *e)
 {
     char *dir = path_parent(out), *path = name ? path_join(dir, name) : NULL;
@@ -470,8 +472,8 @@ static int publish_if_last(struct conversion *r, struct err *e)
 }
 
 /*
- * Decide which part this process converts. If the part number comes from a launcher, it is used only if all tasks of
- * the launch take part; otherwise this process converts everything.
+ * Choose the part that this process converts. A part number from a launcher is used only if all tasks of the launch
+ * take part. Otherwise this process converts everything.
  */
 static int resolve_parts(const struct convert_opts *given, struct rendezvous *m, struct convert_opts *o, struct err *e)
 {
@@ -490,8 +492,8 @@ static int resolve_parts(const struct convert_opts *given, struct rendezvous *m,
 }
 
 /*
- * Do everything that follows the opening of OUT.part and OUT.part.job. *begun is set to true once these folders belong
- * to this run.
+ * Do all work after the opening of OUT.part and OUT.part.job. *begun is set to true when these folders belong to this
+ * run.
  */
 static int run_all(struct conversion *r, const char *print, bool *begun, struct err *e)
 {
@@ -506,8 +508,8 @@ static int run_all(struct conversion *r, const char *print, bool *begun, struct 
         return -1;
     if (r->res->complete && o->verify && o->verify(o->out, o->threads, o->mem_bytes, o->stopped, e) < 0)
         return -1;
-    if (r->res->complete)               /* the previous run may have been killed just before it changed the file that
-                                         * names the latest checkpoint */
+    if (r->res->complete)               /* this is done again because the previous run may have been killed just before
+                                         * it changed the file that names the latest checkpoint */
         return o->move_latest ? point_latest_to_result(&r->stage, o->move_latest, e) : 0;
     *begun = true;
     return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
@@ -531,14 +533,14 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     if (inputs_check_source(NULL, s, given->out, e) < 0 || check_pointer(given->out, given->move_latest, e) < 0 ||
         resolve_parts(given, &m, &o, e) < 0)
         goto out;
-    /* The output consists of one or two files that refer to the source's files, so part 0 converts it alone. */
+    /* The output consists of one or two files that refer to the source's files, so part 0 converts everything alone. */
     if (k->ops->points_only && o.n_parts > 1)
         o.n_parts = o.part == 0 ? 1 : o.n_parts;
     res->part = k->o.part = o.part;
     res->n_parts = k->o.n_parts = o.n_parts;
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
-    /* If the run has found that the input is damaged, remove its work, so that no later run resumes it. */
+    /* If the run has found damage in the input, its work is removed, so that no later run resumes it. */
     begun = begun && !res->published;
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);

@@ -22,24 +22,24 @@ struct convert_opts {
      */
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
-    bool launched;              /* the part number comes from a launcher, so it is used only if all tasks of the
-                                 * launch take part (rendezvous.h) */
-    bool all_tasks;             /* with `launched`: fail if a task of the launch does not take part; otherwise this
-                                 * process then converts everything */
+    bool launched;              /* the part number comes from a launcher; it is used only if all tasks of the launch
+                                 * take part (rendezvous.h) */
+    bool all_tasks;             /* with `launched`, if a task of the launch does not take part: true: fail; false:
+                                 * convert everything in this process */
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;
     bool (*stopped)(void);
     /*
-     * Called with the path of the finished folder before it is renamed to OUT, by the process that publishes it. If it
+     * Called by the process that publishes, with the path of the finished folder before it is renamed to OUT. If it
      * returns -1 with *e set, OUT is not published. May be NULL.
      */
     int (*inspect)(void *ctx, const char *dir, struct err *e);
-    bool accept_mismatch;       /* if tensors differ from the digests in the input's manifest, print a warning
-                                 * instead of failing */
-    const char *move_latest;    /* name of a file in OUT's parent folder, e.g. "latest_universal", to which the name
-                                 * of OUT is written after publishing; NULL: none. LATEST_ITERATION gets only the
-                                 * number in "iter_0000005" */
+    bool accept_mismatch;       /* if tensors differ from the digests in the input's manifest, print a warning and do
+                                 * not fail */
+    const char *move_latest;    /* name of a file in OUT's parent folder, such as "latest_universal"; after publishing,
+                                 * the name of OUT is written to this file. If the file is LATEST_ITERATION, only the
+                                 * number in "iter_0000005" is written. NULL: no file is written */
     void (*warn)(void *ctx, const char *text);  /* receives warnings, e.g. about replicas that disagree; may be NULL */
     void *ctx;
 };
@@ -47,7 +47,8 @@ struct convert_opts {
 struct convert_result {
     uint64_t read_bytes, write_bytes;   /* number of tensor bytes that this run has read and written */
     double wall_s;                      /* time in seconds from planning to publishing */
-    int n_items, n_resumed;             /* number of plan items; number of those that an earlier run had done */
+    /* number of plan items, and number of plan items that an earlier run had done */
+    int n_items, n_resumed;
     int n_unread;                       /* number of tensors of the source that were left out
                                          * (source_opts.skip_unreadable) */
     int n_drifted;                      /* number of states of parameters whose replicas disagreed */
@@ -59,8 +60,8 @@ struct convert_result {
 };
 
 /*
- * Run the conversion, and free the sink. On failure OUT is unchanged, and OUT.part is kept for --resume. If the failure
- * is that the input is damaged (ERR_DATA), OUT.part is removed.
+ * Run the conversion, and free the sink. On failure OUT is unchanged, and OUT.part is kept for --resume. OUT.part is
+ * removed if the input is damaged (ERR_DATA).
  */
 MUST_CHECK int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
                            struct convert_result *res, struct err *e);

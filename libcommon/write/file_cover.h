@@ -15,9 +15,9 @@ struct file_cover;
 struct file_cover *file_cover_new(struct files *f);
 void file_cover_free(struct file_cover *c);             /* accepts NULL */
 /*
- * Append extents for the bytes [from, end) of `file` to *s, which the caller frees with s->extent; *cap is the capacity
- * of that array. `bare` is the number of a record without a CRC for the whole file: it is used for bytes between the
- * records that have one.
+ * Append extents for the bytes [from, end) of `file` to *s, which the caller frees with s->extent. *cap is the capacity
+ * of that array. Bytes between the records that have a CRC are read from record number `bare`, which has no CRC and
+ * consists of the whole file.
  */
 void file_cover_add(const struct file_cover *c, int bare, uint64_t from, uint64_t end, struct tmap_slice *s, int *cap);
 

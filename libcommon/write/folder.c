@@ -31,8 +31,8 @@ struct folder_item {
     const struct folder_place *several; /* [n_places]: those of an item that has more; otherwise NULL */
     uint64_t in;
     const struct folder_cut *cut;       /* NULL: the item holds adjacent bytes of its tensor */
-    struct crc_sum share;               /* the item's part of the tensor's digest, if it is computed while the bytes
-                                         * are written */
+    struct crc_sum share;               /* the item's share in the digest of the tensor, if the digest is computed while
+                                         * the bytes are written */
 };
 
 static const struct folder_place *folder_item_place(const struct folder_item *it, int i)
@@ -43,7 +43,7 @@ static const struct folder_place *folder_item_place(const struct folder_item *it
 struct folder_writer {
     struct folder f;
     struct sink_ops *ops;
-    struct arena *arena;                /* also holds the items, because the plan keeps pointers to them */
+    struct arena *arena;                /* this arena also holds the items, because the plan keeps pointers to them */
     bool begun;
     int n_files;                        /* result of ops->begin() */
     struct err begin_err;               /* error of ops->begin(), if n_files is -1 */
@@ -54,7 +54,10 @@ struct folder_writer {
 
 /* ---- before anything is written ---- */
 
-/* Let the layout prepare its description. The first call does this; later calls return the same result. */
+/*
+ * Make the layout prepare its description. Only the first call does this. Later calls return the result of the first
+ * call.
+ */
 static int begin_folder(struct folder_writer *w, const struct source *s, const struct sink_opts *o, struct err *e)
 {
     if (!w->begun) {
@@ -154,7 +157,7 @@ static void plan_folder_fill(struct sink *k, const struct folder_fill *f, struct
 
 /*
  * Lay out file i, and make plan items from its fills. If a fill may write to files that are not laid out yet, the fills
- * are not planned now, but appended to `later`.
+ * are appended to `later` and planned later.
  */
 static int lay_out_folder_file(struct sink *k, int i, struct plan *plan, struct folder_desc *later, struct err *e)
 {
@@ -221,9 +224,9 @@ static void add_part_to_share(struct folder_item *it, uint64_t total, uint64_t f
 }
 
 /*
- * The item holds some columns of its tensor. Add `len` bytes of it to it->share. Its rows are not adjacent in the
- * tensor, but their ends are one whole row apart, so the sum is computed by Horner's rule. If a chunk ends inside a
- * row, the last part is added separately.
+ * Add `len` bytes of an item to it->share. The bytes begin at byte `from` of the item, which holds some columns of its
+ * tensor. The rows of the item are not adjacent in the tensor, but their ends are one whole row apart. The sum is
+ * therefore computed by Horner's rule. If a chunk ends inside a row, the last part is added separately.
  */
 static void add_columns_to_share(struct folder_item *it, uint64_t total, uint64_t from, const char *b, uint64_t len)
 {
@@ -284,7 +287,7 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
 /*
  * Compute the CRCs of storages. The CRC of a storage is the sum of the CRCs of its pieces, each shifted by the number
  * of bytes that follow the piece. Bytes that no item writes are zeros. The computation therefore starts with the CRC of
- * a storage of zeros, and adds for each item the difference from zeros.
+ * a storage of zeros, and adds the difference from zeros for each item.
  */
 static void sum_folder_storages(struct folder_writer *w, struct plan *plan)
 {
@@ -335,7 +338,8 @@ static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 
 /*
  * Set *out to an array of the folder's tensors with their digests. The digest of a tensor is the XOR of the digests of
- * its plan items; a tensor with `same_as` has the digest of that other tensor. Returns the number of tensors.
+ * its plan items. A tensor with `same_as` has the digest of the tensor to which `same_as` refers. Returns the number of
+ * tensors.
  */
 static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {

@@ -14,7 +14,8 @@
 
 /*
  * A tensor in the result. The sink computes the digest `crc` from the fills that belong to the tensor; the layout must
- * set it to 0. If a tensor has no fills, its bytes are not written, and the layout sets `crc` to their digest.
+ * set `crc` to 0. The bytes of a tensor without fills are not written. For such a tensor, the layout sets `crc` to the
+ * digest of its bytes.
  */
 struct folder_tensor {
     struct sink_tensor of;
@@ -37,8 +38,8 @@ struct folder_ops {
      */
     int (*begin)(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e);
     /*
-     * Describe file number `file` in *d. Every call must give the same result. If the description has no boxes, the
-     * file is not created. Each fill must be listed exactly once.
+     * Describe file number `file` in *d. Every call must give the same result. A file without boxes is not created.
+     * Each fill must be listed exactly once.
      */
     int (*describe)(void *ctx, int file, struct folder_desc *d, struct err *e);
     /* List the tensors in the result; fills refer to them by their index in this list. The caller frees *out. */
@@ -54,14 +55,14 @@ struct folder {
     const struct folder_ops *ops;
     void *ctx;                  /* argument of the functions in `ops`; the sink ends with ops->close(ctx) */
     /*
-     * If fp16 cannot represent a value, the conversion fails, and this is the end of the message: "... the largest of
-     * fp16". NULL: such values are allowed.
+     * The end of the message of the error about values that fp16 cannot represent: "... the largest of fp16". Such
+     * values make the conversion fail. NULL: such values are allowed.
      */
     const char *overflow;
     /*
-     * true: a tensor's bytes may be written in rows or parts, by fills with `outs`, `row_len` or `part_of`, so digests
-     * are computed while the bytes are written. false: each fill writes a whole tensor into the file that describe()
-     * has named.
+     * How digests are computed. true: a tensor's bytes may be written in rows or parts, by fills with `outs`, `row_len`
+     * or `part_of`, so digests are computed while the bytes are written. false: each fill writes a whole tensor into
+     * the file that describe() has named.
      */
     bool by_rows;
 };

@@ -21,16 +21,17 @@
 struct folder_storage {
     uint64_t len;
     uint64_t at;                /* offset in a box of plain bytes; for a .pt it is computed */
-    const void *bytes;          /* [len]: contents of the storage; NULL: items of the plan write it. Bytes that no
-                                 * item writes are zeros */
+    const void *bytes;          /* [len]: contents of the storage; NULL: items of the plan write the contents. Bytes
+                                 * that no item writes are zeros */
 };
 
 struct folder_box {
     const char *prefix;         /* for a .pt: name of the archive; NULL for plain bytes */
-    const struct pk *root;      /* for a .pt: its tree, whose tensors (pt_new_tensor()) refer to the storages of the
-                                 * box */
+    const struct pk *root;      /* for a .pt file: its tree, whose tensors (pt_new_tensor()) refer to the storages of
+                                 * the box */
     struct pt_image *image;     /* instead of `root`: a .pt that the caller has made */
-    struct zip_layout *zip;     /* instead of `root`: a zip that the caller has made, whose records are the storages */
+    /* used instead of `root`: a zip that the caller has made; its records are the storages */
+    struct zip_layout *zip;
     struct zip_out *record;     /* [n]: the records of `zip`, in which the CRCs are set */
     const void *head;           /* for plain bytes: the bytes at the beginning of the box */
     uint64_t head_len, size;    /* for plain bytes: length of `head`; size of the whole box */
@@ -39,8 +40,8 @@ struct folder_box {
 };
 
 /*
- * A place in the folder. `storage` counts the storages of all boxes of the file. If `file` is -1, the bytes are not
- * written, but only hashed.
+ * A place in the folder. `storage` counts the storages of all boxes of the file. If `file` is -1, the bytes are hashed
+ * but not written.
  */
 struct folder_place {
     int file, storage;
@@ -48,8 +49,8 @@ struct folder_place {
 };
 
 /*
- * A range of a tensor map that is written to a place. If all members are zero except those that describe the range, the
- * fill is a copy. If it belongs to no tensor of the result, set `param` and `tensor` to -1.
+ * A range of a tensor map that is written to a place. A fill is a plain copy if all members except those that describe
+ * the range are zero. If the range belongs to no tensor of the result, `param` and `tensor` must be -1.
  */
 struct folder_fill {
     const struct tmap *map;
@@ -59,29 +60,31 @@ struct folder_fill {
     const char *name;           /* name in messages; must be valid as long as the plan */
     struct folder_place to;
     /*
-     * For a range whose columns are distributed: the places that receive the columns, and the number of bytes of a row
-     * that each of them receives.
+     * Used for a range whose columns are distributed: the places that receive the columns, and the number of bytes of a
+     * row that each place receives.
      */
     int n_outs;
     const struct folder_place *out;
     uint64_t part;
-    int param;                  /* index of the parameter in the source to which the range belongs; -1: none */
+    int param;                  /* index of the source's parameter to which the range belongs; -1: none */
     enum state state;
-    bool repeated;              /* another fill reads the same elements, and counts those on which copies differ */
+    /* another fill reads the same elements, and counts the elements on which copies differ */
+    bool repeated;
     /*
      * Index of the tensor of the result whose digest includes these bytes; -1: none. The bytes begin at byte `in` of
-     * this tensor. If row_len is set, the tensor has rows of row_len bytes, and the fill has some columns of it: each
-     * column_len bytes of the map are the bytes from column_at on of one row, beginning with the first row.
+     * this tensor. If row_len is set, the tensor has rows of row_len bytes, and the fill has some columns of the
+     * tensor. Each column_len bytes of the map are then the bytes of one row that begin at column_at. The first of
+     * these rows is row 0.
      */
     int tensor;
     uint64_t in, row_len, column_at, column_len;
-    const struct tensor_runs *part_of;  /* if not NULL: the bytes are this part of the tensor, row-major, and `in` is
-                                         * 0 */
+    const struct tensor_runs *part_of;  /* if not NULL: the bytes are this part of the tensor in row-major order, and
+                                         * `in` is 0 */
 };
 
 struct folder_desc {
     struct arena *arena;        /* holds everything below; freed together with the description */
-    /* Arena for the maps of fills, which are needed until the plan has run. NULL: the caller needs no fills. */
+    /* Arena for the maps of fills. It must exist until the plan has run. NULL: the caller needs no fills. */
     struct arena *keep;
     const char *name;           /* path of the file in the folder: "zero/3.x/fp32.pt" */
     int n_boxes, cap_boxes;
@@ -92,7 +95,8 @@ struct folder_desc {
 void folder_desc_init(struct folder_desc *d, struct arena *keep);
 void folder_desc_free(struct folder_desc *d);
 /*
- * Append a box. The data to which the box refers must remain valid until the description is freed, e.g. in its arena.
+ * Append a box. The data to which the box refers must remain valid until the description is freed. They can be in its
+ * arena, for example.
  */
 void folder_add_box(struct folder_desc *d, const struct folder_box *b);
 /* Append a fill. Does nothing if the caller needs no fills (d->keep is NULL). */
@@ -104,7 +108,7 @@ struct folder_file {
     int dst;                    /* number of the destination in the plan; -1: no item writes to the file */
     uint64_t size;              /* 0: the file is not created */
     int n_boxes;
-    uint64_t *box_at;           /* [n_boxes + 1]: offsets of the boxes, then the size of the file */
+    uint64_t *box_at;           /* [n_boxes + 1]: offsets of the boxes, followed by the size of the file */
     int n;
     struct {
         uint64_t at, len;       /* range of the storage in the file */
@@ -119,14 +123,14 @@ uint64_t folder_file_size(const struct folder_desc *d);
 /* Lay out a file. The result has dst -1 and empty sums. Its tables are allocated in arena `a`. */
 struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc *d);
 /*
- * Write all bytes of the file in `dir` that items of the plan do not write. d must be the same description as for
+ * Write all bytes of the file in `dir` that items of the plan do not write. `d` must be the same description as for
  * folder_file_lay_out(), and all sums must be complete. If `sync` is true, the file is synced to disk.
  */
 MUST_CHECK int folder_file_seal(const char *dir, const struct folder_file *f, const struct folder_desc *d, bool sync,
                                 struct err *e);
 /*
  * Create a file of this size without reserving disk space. This is used in a rehearsal, and on tmpfs. On tmpfs,
- * reserving the space of a file keeps one thread busy, while several writers allocate it in parallel.
+ * reserving the space of a file keeps one thread busy, whereas several writers allocate the space in parallel.
  */
 MUST_CHECK int folder_make_hollow(const char *path, uint64_t size, struct err *e);
 /* Write a small file of the folder `dir` as a whole, e.g. a configuration. */

@@ -13,7 +13,7 @@
 
 enum { MAX_OUT_FOLDERS = 4 };
 
-/* The folders of OUT that exist: OUT itself, and those that a run removes or renames while it replaces OUT. */
+/* The existing folders of OUT: OUT itself, and the folders that a run removes or renames while it replaces OUT. */
 struct out_folders {
     int n;
     char *path[MAX_OUT_FOLDERS];
@@ -66,7 +66,10 @@ static bool has_inode_of(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Returns the number of the folder of OUT that `path` is or in which it lies, links resolved; -1 if there is none. */
+/*
+ * Returns the number of the folder of OUT that is, or contains, `path`. Links are resolved. Returns -1 if there is
+ * none.
+ */
 static int find_folder_over(const struct out_folders *o, const char *path)
 {
     char *at = o->n ? realpath(path, NULL) : NULL, *up;
@@ -140,7 +143,10 @@ int inputs_check_out(const struct inputs *l, const char *out, struct err *e)
 
 /* ---- checkpoints ---- */
 
-/* Check that no file of the source lies in OUT. Of files in one folder, the first one and the links are examined. */
+/*
+ * Check that no file of the source lies in OUT. In each folder of the source, the first file and the links are
+ * examined.
+ */
 static int check_files_outside(const struct out_folders *o, const struct source *s, const char *out, struct err *e)
 {
     char *checked = NULL;

@@ -15,7 +15,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* If a batch of items has written to more files than this, one syncfs() is called instead of one fsync() per file. */
+/*
+ * If a batch of items has written to more than FSYNC_EACH_MAX files, one syncfs() is called instead of one fsync() per
+ * file.
+ */
 enum { FSYNC_EACH_MAX = 8, JOURNAL_MAX = 1 << 30 };
 
 struct journal {
@@ -48,8 +51,8 @@ static void append_journal_line(struct strbuf *sb, struct plan *p, struct plan_i
 }
 
 /*
- * Check the CRC at the end of a line, and cut the line off before its '#'. Returns false if the line is damaged, or was
- * written only in part because the process was killed.
+ * Check the CRC at the end of a line, and cut the line off before its '#'. Returns false if the line is damaged, or
+ * incomplete because the process was killed.
  */
 static bool line_is_whole(char *line)
 {
@@ -62,7 +65,7 @@ static bool line_is_whole(char *line)
     return true;
 }
 
-/* Parse one line. Returns 1 if it describes an item that was not finished yet, else 0. */
+/* Parse one line. Returns 1 if it describes an item that was not yet marked as finished, otherwise 0. */
 static int parse_journal_line(char *line, struct plan *p, bool *finished)
 {
     struct plan_item *it;
@@ -84,7 +87,7 @@ static int parse_journal_line(char *line, struct plan *p, bool *finished)
     n_differ = strtoull(s, &s, 10);
     part = plan_item_parts(p, (int)item, &n);
     if (strtol(s, &s, 10) != n)
-        return 0;                       /* a line of another plan, which cannot occur because the fingerprint was
+        return 0;                       /* a line of another plan; this cannot occur, because the fingerprint was
                                          * compared */
     it->crc.acc = crc;
     it->crc.seen = plan_out_bytes(it, it->len);
@@ -190,7 +193,7 @@ struct journal *journal_open(const char *path, struct plan *p, const char *dir, 
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->wake, NULL);
     /*
-     * If the last line was written only in part, this newline ends it. Otherwise it makes an empty line, which is
+     * If the last line is incomplete, this newline ends it. Otherwise the newline makes an empty line, which is
      * ignored.
      */
     if (j->fd < 0 || j->dir_fd < 0 || write_all(j->fd, "\n", 1) < 0 ||

@@ -16,9 +16,9 @@
 
 struct journal;
 /*
- * Open the journal at `path` for appending. A separate thread syncs the files of finished items and then writes their
- * lines, so workers never wait for the disk. `dir` is the folder that contains the destinations. Returns NULL with *e
- * set if the journal cannot be opened.
+ * Open the journal at `path` for appending. `dir` is the folder that contains the destinations. A separate thread syncs
+ * the files of finished items and then writes the lines of these items, so workers never wait for the disk. Returns
+ * NULL with *e set if the journal cannot be opened.
  */
 MUST_CHECK struct journal *journal_open(const char *path, struct plan *p, const char *dir, struct err *e);
 /* Report that all bytes of an item have been written. May be called from any thread. */
@@ -27,9 +27,9 @@ void journal_done(struct journal *j, struct plan_item *it);
 MUST_CHECK int journal_close(struct journal *j, struct err *e);
 
 /*
- * Read the journals in `job_dir`. Each item that they list and that finished[] does not contain yet is set in
- * finished[] and marked as done, so that it is not done again, and its CRCs are added to those of the plan. Returns the
- * number of these items, or -1 if a journal cannot be read.
+ * Read the journals in `job_dir`, and mark the items that they list as done, so that these are not done again.
+ * finished[] is set for each of them, and their CRCs are added to those of the plan. Items that finished[] already
+ * contains are skipped. Returns the number of items that were marked, or -1 if a journal cannot be read.
  */
 MUST_CHECK int journal_load(const char *job_dir, struct plan *p, bool *finished, struct err *e);
 

@@ -20,8 +20,8 @@
 /* ---- capabilities of the result's file system ---- */
 
 /*
- * Returns true if FICLONE works from the file `from` to a file in `dir` or in its nearest existing ancestor. It is
- * tried with a file without a name.
+ * Returns true if FICLONE works from the file `from` to a file in `dir` or in its nearest existing ancestor. The test
+ * uses a file without a name.
  */
 static bool can_clone(const char *from, const char *dir)
 {
@@ -37,8 +37,8 @@ static bool can_clone(const char *from, const char *dir)
 }
 
 /*
- * Whether files on one device can be cloned. The source's files may be on several devices, because its folders may
- * contain links.
+ * A device, and whether files on it can be cloned. The source's files may be on several devices, because its folders
+ * may contain links.
  */
 struct device {
     dev_t dev;
@@ -99,8 +99,8 @@ static bool is_refusal(int error)
 }
 
 /*
- * Make `to` a reflink of `from`. If the file system refuses, an existing file `to` keeps its bytes. Returns -1 with
- * errno set on error.
+ * Make `to` a reflink of `from`. If the file system refuses, and the file `to` already exists, the bytes of `to` are
+ * kept. Returns -1 with errno set on error.
  */
 static int clone_file(const char *from, const char *to)
 {
@@ -133,15 +133,15 @@ static int link_file(const char *from, const char *to)
 
     if (rc == 0 || errno != EEXIST)
         return rc;
-    rc = path_same(from, to) ? 0 : -1;          /* `to` exists: it is a link that an earlier run made, or a copy that
-                                                 * it began */
+    rc = path_same(from, to) ? 0 : -1;          /* `to` exists; it is a link that an earlier run made, or a copy that an
+                                                 * earlier run began */
     errno = EXDEV;
     return rc;
 }
 
 /*
- * Try to give `to` the bytes of a source file by a reflink or hard link. Returns 1 if that succeeded, and 0 if the file
- * system refuses, so that the bytes must be copied. If an earlier run began a copy at `to`, it is kept.
+ * Try to give `to` the bytes of a source file by a reflink or a hard link. Returns 1 on success. Returns 0 if the file
+ * system refuses, so that the bytes must be copied. If an earlier run began a copy at `to`, the copy is kept.
  */
 static int share_kept_file(struct files *f, const struct kept_file *kept, const char *to, struct err *e)
 {

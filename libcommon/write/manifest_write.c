@@ -13,7 +13,7 @@
 #include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
-/* ---- CRC of a file: read as a whole, or combined from the CRCs of plan items ---- */
+/* ---- CRC of a file, which is read as a whole or combined from the CRCs of plan items ---- */
 
 /* A run of bytes of one file that one item has written. */
 struct filled {
@@ -31,7 +31,7 @@ static int by_dst_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Returns the runs of bytes that items have written, sorted by destination and offset. The caller frees them. */
+/* Returns the runs of bytes that items have written, sorted by destination and offset. The caller frees the array. */
 static struct filled *sorted_runs(struct plan *p, int *n)
 {
     struct filled *run = NULL;

@@ -19,9 +19,9 @@ MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *
  * exists. The caller frees it.
  */
 char *convert_resolve_path(const char *path);
-/* Returns true if `inner` is `outer` or lies in it. Both are results of convert_resolve_path(). */
+/* Returns true if `inner` is `outer` or lies in it. Both paths must be results of convert_resolve_path(). */
 bool convert_path_lies_in(const char *inner, const char *outer);
-/* Returns the number of free bytes without which convert_run() does not start. `k` must not be prepared yet. */
+/* Returns the number of free bytes that convert_run() needs in order to start. `k` must not be prepared yet. */
 uint64_t convert_required_space(const struct source *s, const struct sink *k);
 
 #endif

@@ -99,7 +99,7 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     int rc;
 
     *r = (struct rehearsal){0};
-    /* Check OUT as if --force was given. Without it, an OUT that could be replaced would be an error. */
+    /* OUT is checked as if --force was given. Without --force, an OUT that could be replaced would be an error. */
     if (convert_free_space(out, &r->free_bytes, e) < 0 || inputs_check_source(NULL, s, out, e) < 0 ||
         staging_check_out(out, true, e) < 0)
         return -1;
@@ -123,7 +123,10 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
 
 #define KEEP_OR_FORCE "; --force replaces it, another name keeps it"
 
-/* Compare the sizes of the files that the conversion makes, which `dir` has, with those of OUT. */
+/*
+ * Compare the sizes of the files that the conversion makes with those of OUT. The rehearsal has made these files in
+ * `dir`.
+ */
 static int compare_sizes(const char *dir, const char *out, struct err *e)
 {
     struct manifest_names l = {0};
@@ -175,7 +178,10 @@ static bool is_other_tensor(const struct source *s, const json_t *t)
     return false;
 }
 
-/* Compare the lists of tensors of two manifests without digests, and the digests in OUT with those of the source. */
+/*
+ * Compare the lists of tensors of two manifests without digests, and the digests in OUT with those of the source's
+ * manifest.
+ */
 static int compare_tensors(const struct source *s, const json_t *want, const json_t *have, const char *out,
                            struct err *e)
 {

@@ -16,7 +16,7 @@ struct rehearsal {
     uint64_t need_bytes;        /* the sum of the sizes of these files */
     uint64_t free_bytes;        /* free bytes on the file system to which OUT will be written */
     /*
-     * Whether the conversion would start. It requires somewhat more free space than need_bytes, because it estimates
+     * True if the conversion would start. It requires somewhat more free space than need_bytes, because it estimates
      * the size before it describes its files. The text is "", or ": not enough, 5.2 MB must be free".
      */
     bool enough;
@@ -24,16 +24,18 @@ struct rehearsal {
 };
 
 /*
- * Rehearse the conversion with sink `k`, which must not be prepared yet; after this it can only be closed. Returns -1
- * with ERR_USAGE if OUT collides with the source, or is something that --force would not replace. Otherwise fails with
- * the error with which the conversion would fail, or with ERR_SYS if the temporary folder cannot be written.
+ * Rehearse the conversion with sink `k`, which must not be prepared yet. After this call, the sink can only be closed.
+ * Returns -1 with ERR_USAGE if OUT collides with the source, or is something that --force would not replace. Returns -1
+ * with the error of the conversion if the conversion would fail, or with ERR_SYS if the temporary folder cannot be
+ * written.
  */
 MUST_CHECK int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehearsal *r, struct err *e);
 /*
- * Check that the folder OUT, which exists, is the result of this conversion: rehearse it, and compare the form, the
- * source, the tensors and their digests, as far as the source's manifest lists them, in both manifests, and the names
- * and sizes of all files. OUT must not be older than the source's files. No tensor is read. Afterwards the sink can
- * only be closed. Returns -1 with ERR_USAGE if OUT is another result; the message names the first difference.
+ * Check that the existing folder OUT is the result of this conversion. The conversion is rehearsed. Then the form, the
+ * source and the tensors in both manifests are compared, the digests of the tensors as far as the source's manifest
+ * lists them, and the names and sizes of all files. OUT must not be older than the source's files. No tensor is read.
+ * After this call, the sink can only be closed. Returns -1 with ERR_USAGE if OUT is another result; the message names
+ * the first difference.
  */
 MUST_CHECK int rehearsal_compare(struct source *s, struct sink *k, const char *out, struct err *e);
 

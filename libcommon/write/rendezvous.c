@@ -17,8 +17,9 @@
 enum { STEP_MS = 50, PRINT_AFTER_MS = 2000, LIMIT_S = 60, LIMIT_ALL_S = 600, KEY_PART_MAX = 64 };
 
 /*
- * Return a name for this launch that distinguishes it from other launches. Slurm numbers its steps, and other launchers
- * name their jobs. If there is neither, launches are distinguished only by the age of the files. The caller frees it.
+ * Return a name for this launch that distinguishes it from other launches. The name contains Slurm's step number or the
+ * job name of another launcher. If there is neither, launches are distinguished only by the age of the files. The
+ * caller frees the name.
  */
 static char *launch_key(void)
 {
@@ -51,8 +52,8 @@ static int limit_s(bool all)
 }
 
 /*
- * Returns true if the file at `path` was modified at most `limit` seconds apart from the own file of this task. Both
- * times are those of the file system, which is the same for all tasks.
+ * Returns true if the file at `path` and this task's own file were modified at most `limit` seconds apart. Both times
+ * come from the file system, which is the same for all tasks.
  */
 static bool same_time(const char *path, const struct stat *mine, int limit)
 {
@@ -71,8 +72,8 @@ static bool is_task_file_present(const struct rendezvous *m, const char *name, c
 }
 
 /*
- * Return the number of tasks that have created their files. If the file "all" exists, all tasks have done so; the first
- * of them may already have removed theirs.
+ * Return the number of tasks that have created their files. If the file "all" exists, all tasks have done so, although
+ * some may already have removed their files again.
  */
 static int count_present(const struct rendezvous *m, int limit)
 {
@@ -137,8 +138,8 @@ static bool is_started_alone(const struct rendezvous *m, int limit, struct err *
 }
 
 /*
- * Try to become the task that converts everything alone: the task that creates the file wins. Returns 0 if this task
- * has won. Otherwise returns -1 with *e filled.
+ * Try to become the task that converts everything alone. This is the task that creates the file first. Returns 0 if
+ * this task has created it. Otherwise returns -1 with *e filled.
  */
 static int go_alone(const struct rendezvous *m, int task, int limit, struct err *e)
 {
@@ -176,8 +177,8 @@ static void PRINTF_LIKE(2, 3) rendezvous_logf(const struct rendezvous_opts *o, c
 }
 
 /*
- * Make a network file system check for new names. It may remember for up to a minute that a name does not exist. A
- * change of the folder makes it forget this, so a file is created and removed.
+ * Make a network file system check for new names. The file system may remember for up to a minute that a name does not
+ * exist. Creating and removing a file changes the folder, which ends this.
  */
 static void refresh_dir_cache(const struct rendezvous *m)
 {
@@ -188,7 +189,7 @@ static void refresh_dir_cache(const struct rendezvous *m)
     free(path);
 }
 
-/* Returns 1 if all tasks have come, 0 if the time is over, -1 on error. */
+/* Returns 1 if all tasks have come, 0 if the time is over, or -1 on error. */
 static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts *o, int limit, struct err *e)
 {
     double start = clock_s(), looked = start;
@@ -220,7 +221,7 @@ static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts
             refresh_dir_cache(m);
             looked = clock_s();
         }
-        /* With thousands of tasks, check less often, to limit the load on the file server. */
+        /* With thousands of tasks, the check is made less often, to limit the load on the file server. */
         usleep((useconds_t)(STEP_MS + o->n_tasks) * 1000);
     }
 }
@@ -278,7 +279,7 @@ void rendezvous_close(struct rendezvous *m)
 
     if (m->mine)
         unlink(m->mine);
-    /* If files remain, they are recognizable by name, and too old to be counted by the next launch. */
+    /* Files that remain are recognisable by name, and are too old to be counted by the next launch. */
     if (m->dir && (m->alone || is_empty(m)) && dir_remove(m->dir, &ignored) < 0)
         rmdir(m->dir);
     if (m->made)

@@ -18,9 +18,10 @@
 #include "libcommon/base/err.h"
 
 struct rendezvous {
-    char *dir;                  /* the folder OUT.part.meet.<launch>; NULL: there was no need to wait for other tasks */
+    /* the folder OUT.part.meet.<launch>; NULL: it was not necessary to wait for other tasks */
+    char *dir;
     char *mine;
-    char *made;                 /* the topmost parent folder of OUT that was created for this; NULL: none */
+    char *made;                 /* the topmost parent folder of OUT that was created for the meeting; NULL: none */
     int n_tasks;
     bool alone;
 };
@@ -29,21 +30,21 @@ struct rendezvous_opts {
     int task, n_tasks;
     bool all;                   /* all tasks must come: wait ten minutes for them, then fail */
     bool (*stopped)(void);      /* returns true to stop; may be NULL */
-    void (*say)(void *ctx, const char *text);   /* receives messages: which tasks are missing, and the result; may be
-                                                 * NULL */
+    void (*say)(void *ctx, const char *text);   /* called with messages that name the missing tasks or give the result;
+                                                 * may be NULL */
     void *ctx;
 };
 
 /*
- * Wait until the other tasks of this launch have called this function for the same `out`. Returns 1 if all of them
- * have; each then converts its own part. Returns 0 if they have not come within SHARDKIT_MEET_SECONDS (60); the caller
- * then converts everything alone. Returns -1 with ERR_SYS, ERR_STOP, or ERR_DATA. ERR_DATA means that another task
- * converts everything alone, or that `all` was set and some tasks have not come.
+ * Wait until the other tasks of this launch have called this function for the same `out`. Returns 1 if all of them have
+ * called it. Each task then converts its own part. Returns 0 if some have not called it within SHARDKIT_MEET_SECONDS
+ * (60). The caller then converts everything alone. Returns -1 with ERR_SYS, ERR_STOP, or ERR_DATA. ERR_DATA means that
+ * another task converts everything alone, or that `all` was set and some tasks have not come.
  */
 MUST_CHECK int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvous_opts *o, struct err *e);
 /*
- * Remove the file of this task, and the folder if it is empty. Call this also after a failure of rendezvous_join(); it
- * does nothing if that function has created no file.
+ * Remove the file of this task, and the folder if it is empty. Must also be called after a failure of
+ * rendezvous_join(). Does nothing if rendezvous_join() has created no file.
  */
 void rendezvous_close(struct rendezvous *m);
 

@@ -29,14 +29,14 @@ struct row {
     const char *pattern;        /* path inside the folder, as a pattern for fnmatch() */
     unsigned forms;             /* the forms to which the entry belongs */
     enum { IS_FILE, IS_FOLDER } type;
-    bool marks;                 /* only this form has the entry, so a folder with this entry has this form */
+    bool marks;                 /* true: only this form has the entry, so a folder with this entry has this form */
 };
 
 enum { COMPARE_BYTES = 1 << 20 };   /* number of bytes per read */
 
 #define D5 "[0-9][0-9][0-9][0-9][0-9]"
 
-/* The files of a tag are not in this table, because ds_name_parse() recognizes their names. */
+/* This table lacks the files of a tag, because ds_name_parse() recognises their names. */
 static const struct row rows[] = {
     { "repair.jsonl", TAG, IS_FILE, false },
     { "zero", UNIVERSAL, IS_FOLDER, true },
@@ -93,13 +93,13 @@ struct look {
     enum replace_what what;
     unsigned forms;             /* only rows of these forms apply */
     dev_t dev;
-    const char *twin;           /* another folder, which is kept: an entry that is the same there may be removed
-                                 * here; NULL: none */
+    const char *twin;           /* another folder, which is kept: an entry may be removed here if it is the same there;
+                                 * NULL: none */
 };
 
 /*
- * If a file was being replaced when its writer was killed, its name is the final name and a suffix. Return the final
- * name; the caller frees it.
+ * Return the final name of a file that was being replaced when its writer was killed. The name of such a file is the
+ * final name and a suffix. The caller frees the result.
  */
 static char *final_name(const char *name)
 {
@@ -114,7 +114,7 @@ static char *final_name(const char *name)
     return str_fmt("%.*s", (int)n, name);
 }
 
-/* Return the forms to which such an entry belongs. *marks is set to the forms that it marks. */
+/* Return the forms to which an entry with this path belongs. *marks is set to the forms that the entry marks. */
 static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 {
     char *name = final_name(path);
@@ -161,8 +161,8 @@ static bool is_same_file_content(const char *a, const char *b)
 }
 
 /*
- * Returns true if the folder k->twin has the same entry. For a symbolic link, any entry of the same name is enough,
- * because a link holds no data.
+ * Returns true if the folder k->twin has the same entry. A symbolic link holds no data, so for a link any entry of the
+ * same name is sufficient.
  */
 static bool has_twin(const struct look *k, const char *path, const struct stat *st)
 {

@@ -12,20 +12,20 @@
 #include "libcommon/base/err.h"
 
 enum replace_what {
-    REPLACE_OUT,                /* a finished output: the folder must also have one of the known forms */
-    REPLACE_PART,               /* OUT.part, or what is left of a replaced OUT: may be incomplete */
+    REPLACE_OUT,                /* a finished output; the folder must also have one of the known forms */
+    REPLACE_PART,               /* OUT.part, or the rest of a replaced OUT; may be incomplete */
     REPLACE_JOB,                /* OUT.part.job */
 };
 
 /*
  * Check whether the folder at `path` may be removed. Returns -1 with ERR_USAGE if `path` is not a folder, or if an
- * entry does not belong to it; the message names the first such entry in the order of names. Returns -1 with ERR_SYS if
- * the folder cannot be inspected.
+ * entry does not belong to the folder. The message names the first such entry in the order of names. Returns -1 with
+ * ERR_SYS if the folder cannot be inspected.
  */
 MUST_CHECK int replace_check(const char *path, enum replace_what what, struct err *e);
 /*
- * Like replace_check() with REPLACE_OUT, but an entry may also be removed if the folder `twin`, which is kept, has the
- * same entry.
+ * Check the folder like replace_check() with REPLACE_OUT. In addition, an entry may be removed if the folder `twin`,
+ * which is kept, has the same entry.
  */
 MUST_CHECK int replace_check_sibling(const char *path, const char *twin, struct err *e);
 /* Check the folder with replace_check(). If it may be removed, remove it with all its contents. */

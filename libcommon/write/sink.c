@@ -24,8 +24,8 @@ int sink_finish(struct sink *k, struct plan *p, struct err *e)
 
 int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
 {
-    enum { MAX_AT_A_TIME = 16 };        /* more threads do not help, because they wait for the disk's journal or for
-                                         * the kernel's memory zones */
+    enum { MAX_AT_A_TIME = 16 };        /* more threads do not help, because they would wait for the disk's journal or
+                                         * for the kernel's memory zones */
     int n = k->o.threads < 1 ? 1 : k->o.threads < MAX_AT_A_TIME ? k->o.threads : MAX_AT_A_TIME;
     bool hollow = k->o.rehearsal || (plan_n_dst(p) > 0 && path_in_memory(k->dir));
     _Atomic bool failed = false;

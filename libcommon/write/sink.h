@@ -23,16 +23,17 @@ struct sink_opts {
     const struct strbuf *repair_log;    /* is written as repair.jsonl; NULL: there is none */
     int threads;
     void (*warn)(void *ctx, const char *text);  /* receives warnings about copies that disagree, if no plan item will
-                                                 * report them; may be NULL */
+                                                 * report these copies; may be NULL */
     void *ctx;
 };
 
-/* Describes one plan item, whose `user` points to it. It belongs to the sink. */
+/* Describes one plan item. The `user` of the plan item points to this struct, which belongs to the sink. */
 struct sink_item {
     int param;
     enum state state;
     char *file;                 /* destination, as a path inside the folder: "zero/3.x/fp32.pt", "index.h5" */
-    bool repeated;              /* another item reads the same elements, and counts those on which copies differ */
+    /* another item reads the same elements, and counts the elements on which copies differ */
+    bool repeated;
 };
 
 /* One logical tensor that a sink has written, for the manifest. The digest is that of the merged tensor. */
@@ -53,18 +54,18 @@ struct source;
 struct sink_ops {
     const char *name;
     /*
-     * Create the shared files in `dir` (OUT.part), and add an item to the plan for all data of the size of a tensor. A
-     * destination whose length was stated with plan_add_sized() is created later (sink_make_files()); all others are
-     * created by prepare(). If the tensors are in memory, the sink needs no source (deepspeed_share.h).
+     * Create the shared files in `dir` (OUT.part), and add an item to the plan for all data of the size of a tensor.
+     * sink_make_files() later creates the destinations whose lengths were stated with plan_add_sized(). prepare()
+     * creates all other destinations. If the tensors are in memory, the sink needs no source (deepspeed_share.h).
      */
     int (*prepare)(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
     /*
-     * Called when all bytes of an item are written. Writes the bytes that surround them, such as headers with CRCs. May
-     * be called by any thread.
+     * Called when all bytes of an item have been written. Writes the bytes that surround them, such as headers with
+     * CRCs. May be called by any thread.
      */
     int (*item_done)(struct sink *k, struct plan_item *it, struct err *e);
     /*
-     * Called when the items of all parts are done. Writes the files that depend on all of them (small .pt files,
+     * Called when the items of all parts are done. Writes the files that depend on all items (small .pt files,
      * attributes). Only called for part 0.
      */
     int (*finish)(struct sink *k, struct plan *p, struct err *e);
@@ -89,21 +90,21 @@ struct sink {
     struct sink_opts o;
     const struct source *src;
     char *dir;
-    bool no_optimizer;          /* the sink does not write the optimizer's states, so tied copies of them are not
-                                 * compared */
+    bool no_optimizer;          /* the sink does not write the optimizer's states, so tied copies of these states are
+                                 * not compared */
     bool no_manifest;           /* no manifest is written */
     const char *listed_as;      /* "layout" in the manifest; NULL: the name in `ops` */
     const char *room_advice;    /* advice that is added to the message about a full disk; NULL: none */
     /* files of the source that become part of the result unchanged (kept.h); the list must outlive the sink */
     int n_kept;
     struct kept_file **kept;
-    struct arena *kept_arena;   /* for the maps of kept files that are copied; must outlive the sink */
+    struct arena *kept_arena;   /* arena for the maps of kept files that are copied; must outlive the sink */
     int n_drifted;              /* number of states whose copies differed, if no plan item counts them */
     void *priv;
 };
 /*
- * Call the prepare() function of the sink, and share its kept files. For each kept file that cannot be shared, add an
- * item to the plan. If a conversion has several parts, only part 0 may have kept files.
+ * Call the prepare() function of the sink, and share its kept files. If a kept file cannot be shared, an item that
+ * copies it is added to the plan. If a conversion has several parts, only part 0 may have kept files.
  */
 MUST_CHECK int sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
 /*
@@ -113,22 +114,22 @@ MUST_CHECK int sink_prepare(struct sink *k, const struct source *s, const char *
 MUST_CHECK int sink_finish(struct sink *k, struct plan *p, struct err *e);
 /*
  * Create the destinations whose lengths were stated with plan_add_sized(), with these lengths, and reserve their disk
- * space (except in a rehearsal). Call this once, after prepare(). Only part 0 creates files. Several files are created
- * at a time, because on tmpfs most of the kernel's work in a conversion is to reserve space. The first failure is
- * returned. If two files fail because the disk is full, either may be reported.
+ * space (except in a rehearsal). Must be called once, after prepare(). Only part 0 creates files. Several files are
+ * created at a time, because on tmpfs most of the kernel's work in a conversion is to reserve space. Returns the first
+ * failure. If two files fail because the disk is full, either failure may be reported.
  */
 MUST_CHECK int sink_make_files(const struct sink *k, const struct plan *p, struct err *e);
 
 /*
- * List the logical tensors that a sink has written, with their digests, once all items are done. Returns their number;
- * the caller frees *out.
+ * List the logical tensors that a sink has written, with their digests. All items must be done. Returns the number of
+ * tensors. The caller frees *out.
  */
 int sink_list_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out);
 
 /*
- * Write the file manifest.json in `dir`, for a folder that a sink has filled by a plan that is finished. The CRCs of
- * the plan's destinations are derived from the CRCs of their items, so only the bytes around the tensors are read
- * again. All other files are read as a whole.
+ * Write the file manifest.json in `dir`, a folder that a sink has filled by a finished plan. The CRCs of the plan's
+ * destinations are derived from the CRCs of their items, so only the bytes around the tensors are read again. All other
+ * files are read as a whole.
  */
 MUST_CHECK int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e);
 

@@ -29,8 +29,8 @@ static char *job_file(const struct staging *s, const char *name)
 }
 
 /*
- * Acquire the lock `name` in the job folder. Returns its descriptor, or -1. If another process holds the lock, *e is
- * not set.
+ * Acquire the lock `name` in the job folder. Returns the descriptor of the lock, or -1. If another process holds the
+ * lock, *e is not set.
  */
 static int acquire_job_lock(const struct staging *s, const char *name, struct err *e)
 {
@@ -56,7 +56,9 @@ static bool fingerprint_is(const struct staging *s, const char *fingerprint)
     return same;
 }
 
-/* Returns true if the job folder has a fingerprint. If it has none, its run was killed before it began any work. */
+/*
+ * Returns true if the job folder has a fingerprint. Without a fingerprint, its run was killed before it began any work.
+ */
 static bool has_job_fingerprint(const struct staging *s)
 {
     char *path = job_file(s, "fingerprint");
@@ -135,8 +137,8 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
         rc = -1;
     }
     /*
-     * Remove the temporary files of killed processes. A process that now has the same process id could not create its
-     * own.
+     * Remove the temporary files of killed processes. Such a file would prevent a process with the same process id from
+     * creating its own.
      */
     if (rc == 0)
         rc = remove_job_leftovers(s->job, e);
@@ -151,8 +153,8 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
 }
 
 /*
- * Handle an OUT.part or a job folder that already exists. Returns 0 if the run can go on. If the run continues the old
- * work, s->resumed is set; otherwise the old folders have been removed.
+ * Handle an existing OUT.part or an existing job folder. Returns 0 if the run can go on. If the run continues the old
+ * work, s->resumed is set. Otherwise the old folders have been removed.
  */
 static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
@@ -161,7 +163,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
     if (!is_staging_path_present(s->part) && !is_staging_path_present(s->job))
         return 0;
     if (!is_staging_path_present(s->job)) {              /* a conversion creates the job folder first and removes it
-                                                          * last, so this OUT.part is not ours */
+                                                          * last, so no conversion made this OUT.part */
         err_usage(e, "%s: exists and is not what a conversion left; move it to another folder", s->part);
         return -1;
     }
@@ -203,8 +205,8 @@ static char *strip_trailing_slashes(const char *out)
 }
 
 /*
- * The old OUT, which is now at `path`, contains something that appeared while it was being replaced. Keep it: rename it
- * to OUT.kept and set s->kept.
+ * Keep the old OUT, which is now at `path`, because something appeared in it while it was being replaced. Renames it to
+ * OUT.kept and sets s->kept.
  */
 static int keep_aside(struct staging *s, const char *path, struct err *e)
 {
@@ -223,8 +225,8 @@ static int keep_aside(struct staging *s, const char *path, struct err *e)
 }
 
 /*
- * Remove the old OUT, which is now at `path`. It is renamed first, so that a folder that is removed only in part never
- * has the name OUT.
+ * Remove the old OUT, which is now at `path`. It is renamed first, so that a partly removed folder never has the name
+ * OUT.
  */
 static int remove_old(struct staging *s, const char *path, enum replace_what what, struct err *e)
 {
@@ -248,7 +250,7 @@ static int remove_old(struct staging *s, const char *path, enum replace_what wha
     return rc;
 }
 
-/* Remove the folders next to OUT that earlier runs have left because they were killed while they replaced OUT. */
+/* Remove the folders next to OUT that earlier runs have left. Those runs were killed while they replaced OUT. */
 static int remove_replaced(struct staging *s, struct err *e)
 {
     char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
@@ -264,9 +266,9 @@ static int remove_replaced(struct staging *s, struct err *e)
 }
 
 /*
- * Remove the job folder after OUT has been published. The fingerprint is removed first. If the run is killed before the
- * rest is removed, the remaining files identify the folder that became OUT, or no files remain. In neither case do they
- * look like a job with work left to do.
+ * Remove the job folder after OUT has been published. The fingerprint is removed first. If the run is then killed, the
+ * remaining files either identify the folder that became OUT, or there are none. In neither case does the folder look
+ * like a job with unfinished work.
  */
 static int remove_notes(struct staging *s, struct err *e)
 {
@@ -279,7 +281,7 @@ static int remove_notes(struct staging *s, struct err *e)
     return rc < 0 ? -1 : dir_remove(s->job, e);
 }
 
-/* Clean up after a run that was killed after it had given OUT its name: remove the old OUT and the job folder. */
+/* Clean up after a run that was killed after it had given OUT its name. The old OUT and the job folder are removed. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
     if ((is_staging_path_present(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
@@ -290,8 +292,8 @@ static int clear_after_publish(struct staging *s, struct err *e)
 }
 
 /*
- * Returns true if OUT exists and no job has recorded any work. Then there is no job folder, or its run had only just
- * begun, or its run had been removing it.
+ * Returns true if OUT exists and no job has recorded any work. In this case there is no job folder, or the run of the
+ * job had only just begun, or it was already removing the job folder.
  */
 static bool is_out_without_job(const struct staging *s)
 {
@@ -463,7 +465,7 @@ static int sync_all(const char *dir, struct err *e)
 
 /*
  * Rename OUT.part to OUT. *old is set to the new path of the old OUT, or to NULL if there was none. The caller frees
- * it.
+ * *old.
  */
 static int swap_in(struct staging *s, char **old, struct err *e)
 {
@@ -498,7 +500,7 @@ int staging_publish(struct staging *s, struct err *e)
     char *old = NULL;
     int rc = -1;
 
-    /* Readers see either the old OUT or the new one. The old one is removed only after the renaming is on disk. */
+    /* Readers see either the old OUT or the new one. The old OUT is removed only after the renaming is on disk. */
     if (sync_all(s->part, e) < 0 || staging_recover(s->out, e) < 0 || remove_replaced(s, e) < 0 ||
         swap_in(s, &old, e) < 0 || dir_sync(s->out, e) < 0)
         goto out;

@@ -27,8 +27,9 @@
 struct staging {
     char *out, *part, *job;     /* the paths OUT, OUT.part, OUT.part.job */
     bool resumed;               /* this run continues the work of an earlier run */
-    bool complete;              /* with --resume: OUT is already complete, so nothing is left to do */
-    bool recorded;              /* `complete`, and the job folder states that OUT is the result of this job */
+    bool complete;              /* with --resume: OUT is already complete, so no work is left */
+    /* true if `complete` is true and the job folder states that OUT is the result of this job */
+    bool recorded;
     int lock_fd, publish_fd;
     char *made;                 /* the topmost parent folder of OUT that staging_open() has created; NULL: none */
     char *kept;                 /* path of an old OUT that staging_publish() could not remove; NULL: none */
@@ -47,27 +48,27 @@ struct staging_opts {
  * false.
  */
 MUST_CHECK int staging_check_out(const char *out, bool force, struct err *e);
-/* If a run was killed between the two renames that replace OUT, rename the old OUT back. */
+/* Rename the old OUT back if a run was killed between the two renames that replace OUT. */
 MUST_CHECK int staging_recover(const char *out, struct err *e);
 /*
- * Check OUT. Then create OUT.part and OUT.part.job (part 0), or open the existing ones (other parts). Nothing is
- * changed on failure. Returns -1 with ERR_USAGE if OUT exists and neither force nor resume allows this, or if folders
- * of an earlier run prevent it. Returns -1 with ERR_DATA if another process holds the folders.
+ * Check OUT. Then part 0 creates OUT.part and OUT.part.job, and the other parts open them. Nothing is changed on
+ * failure. Returns -1 with ERR_USAGE if OUT exists and neither `force` nor `resume` allows this, or if folders of an
+ * earlier run prevent the conversion. Returns -1 with ERR_DATA if another process holds the folders.
  */
 MUST_CHECK int staging_open(struct staging *s, const char *out, const char *fingerprint,
                             const struct staging_opts *o, struct err *e);
 /* Record that the shared files exist. Only called for part 0. */
 MUST_CHECK int staging_ready(struct staging *s, struct err *e);
-/* Wait until part 0 has called staging_ready(). Called for the other parts. */
+/* Wait until part 0 has called staging_ready(). All other parts must call this. */
 MUST_CHECK int staging_wait(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e);
 /*
- * Try to become the process that publishes. Returns 1 on success, 0 if another process publishes or has published, -1
- * on error.
+ * Try to become the process that publishes. Returns 1 on success, 0 if another process publishes or has published, or
+ * -1 on error.
  */
 MUST_CHECK int staging_claim(struct staging *s, struct err *e);
 /*
- * Remove temporary files NAME.<process>.part, which were left by a run that was killed while it replaced NAME. Only
- * called by the process that publishes.
+ * Remove the temporary files NAME.<process>.part of a run that was killed while it replaced NAME. Only the process that
+ * publishes may call this.
  */
 MUST_CHECK int staging_sweep(struct staging *s, struct err *e);
 /* Sync OUT.part, rename it to OUT, and remove the job folder. An old OUT is removed only after the rename. */
