@@ -19,6 +19,7 @@ struct edit_delta {
     struct edit_computed *changed;      /* [n_changed]; `arg` is the struct delta_tensor */
     struct edit_computed *same;         /* [n_same]: tensors that only have to be those of the base */
     int n_changed, n_same;
+    bool *found;                        /* [s->n_params * STATE_N]: the states of the source that the delta has */
     bool (*stopped)(void);              /* as in edit_delta_opts */
 };
 
@@ -78,16 +79,16 @@ static int add_delta_tensor(struct edit_delta *k, const struct delta_tensor *t, 
 }
 
 /* Check that the delta lists no tensor twice and, unless it is partial, has every state of the source's parameters. */
-static int check_delta_list(const struct edit_delta *k, struct err *e)
+static int check_delta_list(struct edit_delta *k, struct err *e)
 {
     const struct source *s = k->s;
     const struct delta_index *x = delta_index(k->d);
-    bool *found = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *found);
     int rc = 0;
 
+    k->found = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *k->found);
     for (int i = 0; i < k->n_changed + k->n_same && rc == 0; i++) {
         const struct edit_computed *c = i < k->n_changed ? &k->changed[i] : &k->same[i - k->n_changed];
-        bool *is = &found[(c->p - s->param) * STATE_N + c->state];
+        bool *is = &k->found[(c->p - s->param) * STATE_N + c->state];
 
         if (*is) {
             err_data(e, delta_path(k->d), ERR_NO_BYTE, "the patch lists %s %s twice", c->p->name,
@@ -97,12 +98,11 @@ static int check_delta_list(const struct edit_delta *k, struct err *e)
         *is = true;
     }
     for (int i = 0; i < s->n_params * STATE_N && rc == 0 && !x->partial; i++)
-        if (s->param[i / STATE_N].state[i % STATE_N] && !found[i]) {
+        if (s->param[i / STATE_N].state[i % STATE_N] && !k->found[i]) {
             err_usage(e, "%s: has %s %s, which is not in the patch of %s", s->path, s->param[i / STATE_N].name,
                       state_name((enum state)(i % STATE_N)), x->base.name);
             rc = -1;
         }
-    free(found);
     return rc;
 }
 
@@ -132,12 +132,23 @@ void edit_delta_free(struct edit_delta *k)
         return;
     free(k->changed);
     free(k->same);
+    free(k->found);
     free(k);
 }
 
 int edit_delta_changed(const struct edit_delta *k)
 {
     return k->n_changed;
+}
+
+void edit_delta_kept(const struct edit_delta *k, bool kept[STATE_N])
+{
+    for (int i = 0; i < k->n_changed; i++) {
+        const struct param *p = k->changed[i].p;
+
+        for (int st = 0; st < STATE_N; st++)
+            kept[st] |= p->state[st] && !k->found[(p - k->s->param) * STATE_N + st];
+    }
 }
 
 uint64_t edit_delta_bytes(const struct edit_delta *k)

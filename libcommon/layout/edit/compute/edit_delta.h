@@ -19,6 +19,11 @@ struct edit_delta;
 MUST_CHECK struct edit_delta *edit_delta_open(struct source *s, const struct delta *d, struct err *e);
 void edit_delta_free(struct edit_delta *k);             /* k may be NULL */
 int edit_delta_changed(const struct edit_delta *k);     /* returns the number of tensors that change */
+/*
+ * Set kept[st] for each state that the source has for a tensor that changes, and that the delta does not have. Such a
+ * state remains that of the base.
+ */
+void edit_delta_kept(const struct edit_delta *k, bool kept[STATE_N]);
 /* Returns the size of the spool file that edit_delta_apply() needs, in bytes. */
 uint64_t edit_delta_bytes(const struct edit_delta *k);
 
