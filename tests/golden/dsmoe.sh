@@ -38,5 +38,7 @@ regroups "zero2 to 1, fp32" "1 4" --stage 2 --type fp32
 regroups "zero0 to 1, fp32" "1 4" --stage 0 --type fp32
 regroups "zero2 to 1, on 2 ranks" "1 2" --stage 2
 regroups "zero1 to 4, data first" "4 4" --stage 1 --data_first 1 --type fp32
+regroups "zero1 to 4, groups by size" "4 4" --stage 1 --max_group 40
+regroups "zero0 to 1, groups by size" "1 4" --stage 0 --max_group 40
 regroups "zero0 to 2, on 2 ranks" "2 2" --stage 0
 finish

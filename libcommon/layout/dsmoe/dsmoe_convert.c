@@ -68,8 +68,7 @@ static const struct layout_target_ops dsmoe_target_ops = {
 int describe_as_dsmoe(struct source *s, const struct write_request *q, struct report *notes, struct layout_target *t,
                       struct err *e)
 {
-    (void)notes;
     t->ops = &dsmoe_target_ops;
-    t->of = dsmoe_target_new(s, q->expert_ranks, q->shards->topo.dp, e);
+    t->of = dsmoe_target_new(s, q->expert_ranks, q->shards->topo.dp, notes, e);
     return t->of ? 0 : -1;
 }

@@ -13,6 +13,7 @@ struct dsmoe_folder {
     const struct dsmoe_target *t;
     /* [parameter * STATE_N + state]: index in the list of the result's tensors; -1 if there is none */
     int *number;
+    bool copies_agree;                  /* the conversion fails if copies differ, so that any of them can be read */
 };
 
 /* ---- files: the model, the experts layer by layer, the optimizer's ranks ---- */
@@ -55,6 +56,20 @@ static bool is_first_fill(const struct dsmoe_folder *z, int file, const struct z
     return z->t->sharded || file == 1 + z->t->n_experts || dsmoe_layer_of(&z->t->read, p->name, &expert, &rest);
 }
 
+/* Returns the map of a fill that is not the first, reduced to one of its copies if the first fill compares all. */
+static const struct tmap *one_copy(const struct dsmoe_folder *z, const struct tmap *m, struct arena *keep)
+{
+    struct tmap *one;
+
+    if (!z->copies_agree || m->op != TMAP_REPLICAS || !keep)
+        return m;
+    one = arena_alloc(keep, sizeof *one);
+    *one = *m;
+    one->op = TMAP_CONCAT;
+    one->n_slices = 1;
+    return one;
+}
+
 static int dsmoe_describe(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
     const struct dsmoe_folder *z = ctx;
@@ -68,9 +83,9 @@ static int dsmoe_describe(void *ctx, int file, struct folder_desc *d, struct err
         const bool first = f->param >= 0 && is_first_fill(z, file, f);
 
         folder_add_fill(d, &(struct folder_fill){
-            .map = f->map, .from = f->from, .len = f->len, .op = f->op, .name = d->name,
-            .to = { file, f->storage, f->at }, .param = f->param, .state = f->state, .repeated = !first,
-            .tensor = first ? z->number[f->param * STATE_N + (int)f->state] : -1, .in = f->from });
+            .map = first ? f->map : one_copy(z, f->map, d->keep), .from = f->from, .len = f->len, .op = f->op,
+            .name = d->name, .to = { file, f->storage, f->at }, .param = f->param, .state = f->state,
+            .repeated = !first, .tensor = first ? z->number[f->param * STATE_N + (int)f->state] : -1, .in = f->from });
     }
     zero_tree_free(&x);
     return 0;
@@ -106,11 +121,11 @@ static int dsmoe_tensors(void *ctx, struct folder_tensor **out)
 
 static int begin_dsmoe_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
 {
-    const struct dsmoe_folder *z = ctx;
+    struct dsmoe_folder *z = ctx;
 
     (void)s;
-    (void)o;
     (void)e;
+    z->copies_agree = o->replicas == REPLICAS_FAIL;
     return 1 + z->t->n_experts + (z->t->sharded ? z->t->world : z->t->n_ep);
 }
 

@@ -1,5 +1,5 @@
 /*
- * dsmoe_target.c - determine the experts and parameters of each rank of a target, and refuse what cannot be divided
+ * dsmoe_target.c - determine the numbers of ranks, files and positions of a target, and refuse what cannot be divided
  */
 #include "libcommon/layout/dsmoe/dsmoe_target.h"
 
@@ -10,20 +10,6 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/engine/zero_order.h"
-#include "libcommon/model/zero_partition.h"
-
-/*
- * Maximum number of elements of a group of experts on a rank. split_params_into_different_moe_groups_for_optimizer()
- * divides larger ones, so that the engine has other groups.
- */
-enum { GROUP_ELEMS_MAX = 178956971 };
-
-static int refuse_target(const struct dsmoe_target *t, const char *why, struct err *e)
-{
-    err_data(e, t->src->path, ERR_NO_BYTE, "%s: the optimizer cannot be divided over other ranks; --to dcp --ranks N, "
-             "--to zero2 --ranks N and ds2universal convert it", why);
-    return -1;
-}
 
 /* ---- the source ---- */
 
@@ -76,13 +62,13 @@ static int find_old_ranks(struct dsmoe_target *t, struct err *e)
         if (n_ep < 1 && !t->sharded)
             n_ep = t->old_ep;
         if (n_ep < 1 || (most && n_ep != most))
-            return refuse_target(t, "layers have different numbers of expert-parallel ranks", e);
+            return dsmoe_refuse_target(t, "layers have different numbers of expert-parallel ranks", e);
         most = n_ep;
     }
-    t->old_ep = most ? most : 1;
+    t->old_ep = most ? most : t->sharded ? 1 : t->old_ep;
     for (int m = 0; m < t->read.n_layers; m++)
         if (t->read.layer[m].n_experts % t->old_ep != 0)
-            return refuse_target(t, "layers have different numbers of expert-parallel ranks", e);
+            return dsmoe_refuse_target(t, "layers have different numbers of expert-parallel ranks", e);
     return 0;
 }
 
@@ -109,20 +95,21 @@ static int check_tables(const struct dsmoe_target *t, struct err *e)
 
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         if (names_expert(t, pk_get(t->read.root, tables[k])))
-            return refuse_target(t, arena_fmt(t->arena, "%s lists tensors of experts", tables[k]), e);
+            return dsmoe_refuse_target(t, arena_fmt(t->arena, "%s lists tensors of experts", tables[k]), e);
     if (!t->sharded)
         return 0;
     if (zero_order_switch(t->read.root, "round_robin_gradients"))
-        return refuse_target(t, "round_robin_gradients is on", e);
+        return dsmoe_refuse_target(t, "round_robin_gradients is on", e);
     for (uint32_t g = 0; pads && g < n_groups; g++) {
         struct pk **pad = pk_items(pads[g], &n);
 
         for (uint32_t i = 0; pad && i < n; i++)
             if (pk_int_or(pad[i], 0) != 0)
-                return refuse_target(t, "the optimizer has padding between parameters (parameter_alignment)", e);
+                return dsmoe_refuse_target(t, "the optimizer has padding between parameters (parameter_alignment)", e);
     }
-    return zero_order_switch(t->read.root, "parameter_alignment") ? refuse_target(t, "parameter_alignment is on", e)
-                                                                  : 0;
+    if (zero_order_switch(t->read.root, "parameter_alignment"))
+        return dsmoe_refuse_target(t, "parameter_alignment is on", e);
+    return 0;
 }
 
 /* Determine the numbers of ranks. Returns -1 with ERR_USAGE if they do not fit the model or each other. */
@@ -143,7 +130,7 @@ static int resolve_ranks(struct dsmoe_target *t, int n_ep, int world, struct err
     return -1;
 }
 
-/* ---- groups ---- */
+/* ---- parameters ---- */
 
 int dsmoe_target_param(const struct dsmoe_target *t, int g, int ep, int i)
 {
@@ -153,168 +140,6 @@ int dsmoe_target_param(const struct dsmoe_target *t, int g, int ep, int i)
 const struct tmap *dsmoe_weights(const struct param *p)
 {
     return p->copy ? p->copy : p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
-}
-
-/* Returns the number of the expert-parallel rank, of n_ep, that has a parameter; 0 if it is not of an expert. */
-static int rank_of_param(const struct dsmoe_target *t, const char *name, int n_ep)
-{
-    const char *rest;
-    int expert;
-    const struct dsmoe_layer *layer = dsmoe_layer_of(&t->read, name, &expert, &rest);
-
-    return layer ? expert / (layer->n_experts / n_ep) : 0;
-}
-
-/* Returns the name that a parameter has on its rank, of n_ep. */
-static const char *local_name(const struct dsmoe_target *t, const char *name, int n_ep)
-{
-    const char *rest;
-    int expert;
-    const struct dsmoe_layer *layer = dsmoe_layer_of(&t->read, name, &expert, &rest);
-
-    return layer ? arena_fmt(t->arena, "%s%d%s", layer->prefix, expert % (layer->n_experts / n_ep), rest) : name;
-}
-
-/*
- * Divide the parameters of group g over n_ep ranks: list[] receives those of one rank after the other, each in the
- * order of the source's group. Returns the number of parameters of each rank, or -1 if the numbers differ.
- */
-static int divide_group(const struct dsmoe_target *t, int g, int n_ep, int *list)
-{
-    const struct optim_group *of = &t->src->groups->group[g];
-    const int each = of->n / n_ep;
-    int *n = xcalloc((size_t)n_ep, sizeof *n);
-    bool good = of->n % n_ep == 0;
-
-    for (int i = 0; i < of->n && good; i++) {
-        const int rank = rank_of_param(t, of->param[i], n_ep);
-
-        good = rank < n_ep && n[rank] < each;
-        if (good)
-            list[rank * each + n[rank]++] = source_param_index(t->src, source_param(t->src, of->param[i]));
-    }
-    free(n);
-    return good ? each : -1;
-}
-
-/* Check that all ranks have the same parameters of group g under their local names, and not too many of them. */
-static int check_equal_ranks(const struct dsmoe_target *t, int g, struct err *e)
-{
-    const struct dsmoe_target_group *of = &t->group[g];
-    bool equal = of->n >= 0;
-    int64_t sum = 0;
-
-    for (int i = 0; i < t->n_ep * of->n && equal; i++) {
-        const struct param *p = &t->src->param[of->param[i]], *first = &t->src->param[of->param[i % of->n]];
-
-        equal = strcmp(local_name(t, p->name, t->n_ep), local_name(t, first->name, t->n_ep)) == 0 &&
-                shape_equal(p->ndim, p->shape, first->ndim, first->shape);
-        sum += i < of->n ? shape_count(p->ndim, p->shape) : 0;
-    }
-    if (!equal)
-        return refuse_target(t, arena_fmt(t->arena, "group %d of the optimizer has not the same parameters of all "
-                                          "experts", g), e);
-    if (sum <= GROUP_ELEMS_MAX)
-        return 0;
-    return refuse_target(t, arena_fmt(t->arena, "group %d of the optimizer would have %lld elements on each rank, more "
-                                      "than %d, so that DeepSpeed divides it", g, (long long)sum, GROUP_ELEMS_MAX), e);
-}
-
-/* Make group g. Returns -1 with *e set if its experts cannot be divided. */
-static int make_target_group(struct dsmoe_target *t, int g, struct err *e)
-{
-    const struct optim_group *from = &t->src->groups->group[g];
-    struct dsmoe_target_group *to = &t->group[g];
-
-    *to = (struct dsmoe_target_group){ .experts = dsmoe_is_expert_group(from->settings),
-                                       .param = arena_alloc(t->arena, ((size_t)from->n + 1) * sizeof *to->param) };
-    for (int k = 0; k < g && to->experts; k++)
-        if (t->group[k].experts && pk_same_text(from->settings, t->src->groups->group[k].settings))
-            return refuse_target(t, arena_fmt(t->arena, "groups %d and %d of the optimizer, both of experts, have the "
-                                              "same settings, as where DeepSpeed divides a group by its size", k, g),
-                                 e);
-    to->n = divide_group(t, g, to->experts ? t->n_ep : 1, to->param);
-    return to->experts ? check_equal_ranks(t, g, e) : 0;
-}
-
-/* ---- order of the source's optimizer ---- */
-
-/* Returns true if a copy in the map begins at this place. */
-static bool begins_at(const struct tmap *m, const struct pt_tensor *at)
-{
-    for (int i = 0; m && i < m->n_slices; i++)
-        if (m->slice[i].n_extents && m->slice[i].extent->record == at->record && m->slice[i].extent->at == at->at)
-            return true;
-    return m && m->len == 0;
-}
-
-/* Returns true if a rank's file of ZeRO-0 has the n parameters list[] as its group g, in this order. */
-static bool has_whole_order(const struct dsmoe_target *t, const struct dsmoe_optim *f, int g, const int *list, int n)
-{
-    const struct pk *torch = dsmoe_torch_dict(f->tree), *masters = pk_get(f->tree, "fp32_groups");
-    const struct pk *ids = pk_get(dsmoe_settings(f, g), "params");
-    uint32_t n_ids = 0;
-    bool good = pk_items(ids, &n_ids) && (int)n_ids == n;
-
-    for (int i = 0; i < n && good; i++) {
-        const struct param *p = &t->src->param[list[i]];
-        const enum state state = masters ? STATE_FP32 : STATE_EXP_AVG;
-        const struct pk *v = masters ? adam_list_at(adam_list_at(masters, g), i)
-                                     : pk_get(dsmoe_state_of_number(pk_get(torch, "state"),
-                                                                    pk_int_or(adam_list_at(ids, i), -1)), "exp_avg");
-        struct pt_tensor at;
-
-        good = pt_tensor(f->pt, v, &at) && begins_at(p->state[state], &at);
-    }
-    return good;
-}
-
-/* Returns true if param_shapes lists the parameters list[] as group g, in order, under their names on rank 0. */
-static bool has_shapes_order(const struct dsmoe_target *t, int g, const int *list, int n)
-{
-    uint32_t n_pairs = 0;
-    struct pk **pair = pk_pairs(adam_list_at(pk_get(t->read.root, "param_shapes"), g), &n_pairs);
-    bool good = (int)n_pairs == n;
-
-    for (int i = 0; i < n && good; i++)
-        good = pk_as_str(pair[2 * i]) &&
-               strcmp(pk_as_str(pair[2 * i]), local_name(t, t->src->param[list[i]].name, t->old_ep)) == 0;
-    return good;
-}
-
-/* Returns true if all ranks of ZeRO-0 have group g in the order of list[], which has n parameters for each of them. */
-static bool ranks_have_order(const struct dsmoe_target *t, int g, const int *list, int n)
-{
-    bool good = true;
-
-    for (int i = 0; i < t->src->n_files && good; i++) {
-        const struct ds_name name = ds_name_parse(t->src->file[i].name);
-        const struct pt *pt = t->src->file[i].pt;
-        const struct dsmoe_optim f = { pt, pt ? pk_get(pt_root(pt), "optimizer") : NULL, name.expert };
-
-        good = name.kind != DS_EXPERT_OPTIM || !pt || name.expert >= t->old_ep ||
-               has_whole_order(t, &f, g, list + (size_t)name.expert * (size_t)n, n);
-    }
-    return good;
-}
-
-/*
- * Check that the ranks of the source list experts in the order of the model, which the engine has with every number of
- * ranks. Returns -1 with *e set if a group has another order.
- */
-static int check_source_order(const struct dsmoe_target *t, struct err *e)
-{
-    int *list = xcalloc((size_t)t->src->n_params + 1, sizeof *list);
-    bool good = true;
-
-    for (int g = 0; g < t->n_groups && good; g++) {
-        const int n = t->group[g].experts ? divide_group(t, g, t->old_ep, list) : 0;
-
-        if (t->group[g].experts)
-            good = n >= 0 && (t->sharded ? has_shapes_order(t, g, list, n) : ranks_have_order(t, g, list, n));
-    }
-    free(list);
-    return good ? 0 : refuse_target(t, "a group of the optimizer has experts in another order than the model", e);
 }
 
 /* ---- files of experts ---- */
@@ -370,7 +195,7 @@ static int check_group_types(const struct dsmoe_target *t, int g, struct err *e)
             const struct tmap *first = t->src->param[of->param[0]].state[trained_states[k]];
 
             if (!m != !first || (m && m->dtype != first->dtype))
-                return refuse_target(t, arena_fmt(t->arena, "group %d has states of several types", g), e);
+                return dsmoe_refuse_target(t, arena_fmt(t->arena, "group %d has states of several types", g), e);
         }
     return 0;
 }
@@ -389,7 +214,7 @@ static void place_target(struct dsmoe_target *t)
                 const struct param *p = &t->src->param[t->group[g].param[i]];
                 struct zero_slot *slot = &x->group[g].slot[x->group[g].n++];
 
-                *slot = (struct zero_slot){ .name = local_name(t, p->name, t->n_ep), .ndim = p->ndim,
+                *slot = (struct zero_slot){ .name = dsmoe_local_name(t, p->name, t->n_ep), .ndim = p->ndim,
                                             .n_elems = shape_count(p->ndim, p->shape) };
                 memcpy(slot->shape, p->shape, sizeof slot->shape);
             }
@@ -398,23 +223,23 @@ static void place_target(struct dsmoe_target *t)
     }
 }
 
-static int make_target(struct dsmoe_target *t, int n_ep, int world, struct err *e)
+static int make_target(struct dsmoe_target *t, int n_ep, int world, struct report *notes, struct err *e)
 {
     if (find_copied_files(t, e) < 0 || dsmoe_find_layers(&t->read, e) < 0 || find_old_ranks(t, e) < 0 ||
         resolve_ranks(t, n_ep, world, e) < 0 || check_tables(t, e) < 0)
         return -1;
     t->data_first = pk_int_or(pk_get(pk_get(t->read.root, "ds_config"), "use_data_before_expert_parallelism"), 0) != 0;
-    t->n_groups = t->src->groups->n;
-    t->group = arena_alloc(t->arena, ((size_t)t->n_groups + 1) * sizeof *t->group);
-    for (int g = 0; g < t->n_groups; g++)
-        if (make_target_group(t, g, e) < 0 || (t->sharded && check_group_types(t, g, e) < 0))
+    if (dsmoe_make_groups(t, notes, e) < 0)
+        return -1;
+    for (int g = 0; t->sharded && g < t->n_groups; g++)
+        if (check_group_types(t, g, e) < 0)
             return -1;
     place_target(t);
     list_expert_tensors(t);
-    return check_source_order(t, e);
+    return 0;
 }
 
-struct dsmoe_target *dsmoe_target_new(struct source *s, int n_ep, int world, struct err *e)
+struct dsmoe_target *dsmoe_target_new(struct source *s, int n_ep, int world, struct report *notes, struct err *e)
 {
     struct dsmoe_target *t = xcalloc(1, sizeof *t);
 
@@ -422,7 +247,7 @@ struct dsmoe_target *dsmoe_target_new(struct source *s, int n_ep, int world, str
     t->src = s;
     t->read.s = s;
     t->read.r = report_new();
-    if (make_target(t, n_ep, world, e) == 0)
+    if (make_target(t, n_ep, world, notes, e) == 0)
         return t;
     dsmoe_target_free(t);
     return NULL;

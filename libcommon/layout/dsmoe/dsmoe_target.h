@@ -18,9 +18,10 @@ struct sink;
 struct sink_opts;
 struct write_request;
 
-/* A group of the optimizer. Groups have the numbers that they have in the source. */
+/* A group of the optimizer. */
 struct dsmoe_target_group {
     bool experts;
+    int from;                           /* number of the group of the source that has its settings */
     int n;                              /* number of parameters of one rank */
     int *param;                         /* [n], or of experts [n_ep * n]: index in src->param, rank after rank */
 };
@@ -55,14 +56,23 @@ struct dsmoe_target {
 
 /*
  * Returns a target. Returns NULL with ERR_USAGE if the numbers of ranks are not possible for this model, or with
- * ERR_DATA if the source has data of a form that cannot be given to other ranks.
+ * ERR_DATA if the source has data of a form that cannot be given to other ranks. `notes` lists groups that are divided.
  */
-struct dsmoe_target *dsmoe_target_new(struct source *s, int n_ep, int world, struct err *e);
+struct dsmoe_target *dsmoe_target_new(struct source *s, int n_ep, int world, struct report *notes, struct err *e);
 void dsmoe_target_free(struct dsmoe_target *t);         /* t may be NULL */
 /* Returns the index of parameter i of group g of a rank. `ep` is the rank's number among expert-parallel ranks. */
 int dsmoe_target_param(const struct dsmoe_target *t, int g, int ep, int i);
 /* Returns the map of a parameter's weights in the file of the model or of an expert. */
 const struct tmap *dsmoe_weights(const struct param *p);
+
+/* ---- dsmoe_regroup.c ---- */
+
+/* Set *e to the reason why the optimizer cannot be divided, with the way to go on. Returns -1. */
+int dsmoe_refuse_target(const struct dsmoe_target *t, const char *why, struct err *e);
+/* Make t->group. Returns -1 with *e set if the experts of a group cannot be divided. */
+MUST_CHECK int dsmoe_make_groups(struct dsmoe_target *t, struct report *notes, struct err *e);
+/* Returns the name that a parameter has on its rank, of n_ep. */
+const char *dsmoe_local_name(const struct dsmoe_target *t, const char *name, int n_ep);
 
 /* ---- dsmoe_tree.c ---- */
 

@@ -64,10 +64,10 @@ static struct pk *whole_state(struct moe_file *k, int param, const struct pk *wa
     return d;
 }
 
-/* Returns the state of the first parameter of group g in the source's file, or NULL. */
+/* Returns the state of the first parameter of the group that group g has its settings from, or NULL. */
 static const struct pk *first_state(const struct dsmoe_target *t, int g)
 {
-    const struct pk *ids = pk_get(dsmoe_settings(&t->optim, g), "params");
+    const struct pk *ids = pk_get(dsmoe_settings(&t->optim, t->group[g].from), "params");
 
     return dsmoe_state_of_number(pk_get(dsmoe_torch_dict(t->optim.tree), "state"),
                                  pk_int_or(adam_list_at(ids, 0), -1));
@@ -118,7 +118,7 @@ static struct pk *make_group_list(struct moe_file *k)
     int64_t number = 0;
 
     for (int g = 0; g < t->n_groups; g++) {
-        const struct pk *was = dsmoe_settings(&t->optim, g);
+        const struct pk *was = dsmoe_settings(&t->optim, t->group[g].from);
         struct pk *d = copy_of(k, was, t->optim.pt), *ids = pk_list(k->a);
 
         for (int i = 0; i < (t->sharded ? 1 : t->group[g].n); i++)
@@ -211,7 +211,7 @@ static struct pk *group_states(struct moe_file *k)
 
     for (int g = 0; g < k->t->n_groups; g++) {
         uint32_t n = 0;
-        struct pk **pair = pk_pairs(adam_group_state(k->t->optim.tree, g), &n), *d = pk_dict(k->a);
+        struct pk **pair = pk_pairs(adam_group_state(k->t->optim.tree, k->t->group[g].from), &n), *d = pk_dict(k->a);
 
         for (uint32_t i = 0; pair && i < n; i++) {
             const char *key = pk_as_str(pair[2 * i]);

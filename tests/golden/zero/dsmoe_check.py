@@ -45,7 +45,7 @@ ap.add_argument("what")
 ap.add_argument("dir")
 ap.add_argument("result")
 ap.add_argument("--type", default="bf16")
-for name, default in dict(stage=1, ep=2, experts=4, data_first=0, groups=1).items():
+for name, default in dict(stage=1, ep=2, experts=4, data_first=0, groups=1, max_group=178956971).items():
     ap.add_argument("--" + name, type=int, default=default)
 a = ap.parse_args()
 torch.set_num_threads(1)
@@ -102,7 +102,8 @@ def make_engine():
               "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "torch_adam": True, "weight_decay": 0.1}},
               "bf16": {"enabled": a.type == "bf16"}, "fp16": {"enabled": a.type == "fp16", "initial_scale_power": 8}}
     engine, optimizer, _, _ = deepspeed.initialize(
-        model=model, model_parameters=split_params_into_different_moe_groups_for_optimizer(groups), config=config)
+        model=model, config=config,
+        model_parameters=split_params_into_different_moe_groups_for_optimizer(groups, max_group_size=a.max_group))
     return engine, optimizer
 
 
