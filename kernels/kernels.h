@@ -237,8 +237,8 @@ struct kernel_adamw_buffers {
 };
 
 /*
- * A range of the flat buffers: a parameter, or the part of a parameter that a rank owns. Offsets are multiples of 8
- * elements.
+ * A range of the flat buffers. It is a parameter, or the part of a parameter that a rank owns. Offsets are multiples of
+ * 8 elements.
  */
 struct kernel_run {
     int64_t at, n;                      /* range in the buffers of parameters and gradients */
@@ -249,7 +249,7 @@ struct kernel_run {
 struct kernel_runs;
 
 /*
- * One of the buffers for digest_runs(): its address x, its dtype `t`, its runs, and the index `out` of its first
+ * One of the buffers for digest_runs(), with its address x, its dtype `t`, its runs, and the index `out` of its first
  * result.
  */
 struct kernel_digest {
@@ -272,7 +272,10 @@ struct kernels {
     void (*linear)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
     /* pre = x w^T + bias, rounded to T; y = gelu(pre), tanh form */
     void (*linear_gelu)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
-    /* Compute dx (+)= dy w. Here and below, (+)= means: add to the old value if `add` is set, otherwise replace it. */
+    /*
+     * Compute dx (+)= dy w. Here and below, (+)= adds to the old value if `add` is set, and otherwise replaces the old
+     * value.
+     */
     void (*linear_dx)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
     /* Compute dx = (dy w) * gelu'(pre): the gradient of the input of the GELU that precedes the layer. */
     void (*linear_dx_gelu)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
@@ -311,8 +314,8 @@ struct kernels {
 
     /* ---- vocabulary-parallel cross entropy ---- */
     /*
-     * Set stat, fp32 [m, 3], for each row to: the maximum, the sum of exp(logit - maximum), and the target's logit (0
-     * if another rank has it).
+     * Set stat, fp32 [m, 3]. For each row it holds the maximum, the sum of exp(logit - maximum), and the target's logit
+     * (0 if another rank has it).
      */
     void (*xent_stat)(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s);
     /*
@@ -349,16 +352,16 @@ struct kernels {
      */
     void (*sumsq_runs)(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s);
     /*
-     * Set *out to the smallest index in x of an element that belongs to a run and is infinite or NaN; -1 if there is
-     * none. x and t are as for sumsq_runs().
+     * Set *out to the smallest index in x of an infinite or NaN element that belongs to a run. If there is none, *out
+     * is set to -1. x and t are as for sumsq_runs().
      */
     void (*first_not_finite)(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s);
     /*
-     * Compute a 64-bit digest of the bits of each run of some buffers: out[d.out + run.out] = the sum modulo 2^64,
-     * over the run's 64-bit words w_i, i from 0 on and the last word padded with zeros, of mix(w_i ^ (i + 1)
-     * 0x9e3779b97f4a7c15), where mix(u) is u *= 0xbf58476d1ce4e5b9, u ^= u >> 32, u *= 0x94d049bb133111eb, u ^= u
-     * >> 29. mix() is invertible, so a difference in a single word always changes the digest. The result is equal
+     * Compute a 64-bit digest of the bits of each run of some buffers. The digest out[d.out + run.out] is the sum,
+     * modulo 2^64, of mix(w_i ^ (i + 1) 0x9e3779b97f4a7c15) over the 64-bit words w_i of the run. i counts from 0, and
+     * the last word is padded with zeros. mix(u) is u *= 0xbf58476d1ce4e5b9, u ^= u >> 32, u *= 0x94d049bb133111eb, u
+     * ^= u >> 29. mix() is invertible, so a difference in a single word always changes the digest. The result is equal
      * on every device. All other elements of out[n] are set to 0.
      */
     void (*digest_runs)(uint64_t *out, int64_t n, const struct kernel_digests *d, struct dev_stream *s);
@@ -381,8 +384,8 @@ struct kernels {
     void (*normal)(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s);
 
     /*
-     * Returns the interface for messages between devices of this kind, to be passed to comm_use_device(). Returns NULL
-     * if ranks communicate through the host.
+     * Returns the interface for messages between devices of this kind, which the caller passes to comm_use_device().
+     * Returns NULL if ranks communicate through the host.
      */
     const struct dev_net *(*net)(struct err *e);
     void (*close)(const struct kernels *k);     /* kernels_close() calls it */

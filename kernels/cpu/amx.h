@@ -30,8 +30,8 @@ struct amx {
     /* Each thread must call begin() before its first multiply() and end() after its last one. */
     void (*begin)(void), (*end)(void);
     /*
-     * Set c [AMX_WIDTH, AMX_WIDTH], which has ldc floats per row, to the product of the packed operands a and b over
-     * `steps` steps; with `add`, add the product to c.
+     * Set c [AMX_WIDTH, AMX_WIDTH] to the product of the packed operands a and b over `steps` steps. With `add`, the
+     * product is added to c. c has ldc floats per row.
      */
     void (*multiply)(int64_t steps, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 };

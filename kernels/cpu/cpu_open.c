@@ -25,8 +25,8 @@ static bool never(void)
 }
 
 /*
- * Select the software model of AMX: it gives the bits of AMX on machines without AMX, but slowly. The other kernels are
- * plain loops on every machine.
+ * Select the software model of AMX. On machines without AMX it gives the same bits as AMX, but slowly. The other
+ * kernels are plain loops on every machine.
  */
 static void fill_model(struct kernels *k)
 {

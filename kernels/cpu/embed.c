@@ -25,7 +25,7 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
     }
 }
 
-/* ---- gradients: tokens are sorted by row first, so that one thread adds all tokens of a row, in a fixed order ---- */
+/* ---- gradients: tokens are sorted by row first; one thread then adds all tokens of a row, in a fixed order ---- */
 
 static uint64_t embed_scratch(int64_t m, int64_t rows)
 {

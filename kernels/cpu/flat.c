@@ -74,7 +74,7 @@ struct flat_stretch {
 };
 
 /*
- * Update the elements `part` of run r. For fp16 there are at most HALF_RUN elements, so that the widened and the
+ * Update the elements `part` of run r. For fp16, `part` has at most HALF_RUN elements, so that the widened and the
  * rounded numbers stay in the cache.
  */
 ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r,
@@ -162,8 +162,8 @@ static void sumsq_runs(double *out, const void *x, enum dtype t, const struct ke
 }
 
 /*
- * Returns the index of the first element in [from, end) that is not finite, or INT64_MAX if all are finite. The test is
- * x - x, which is a NaN also for an infinity.
+ * Returns the index of the first element in [from, end) that is not finite, or INT64_MAX if all are finite. An element
+ * x is tested by x - x, which is NaN both for infinity and for NaN.
  */
 ALWAYS_INLINE int64_t first_in_run(const void *x, int64_t from, int64_t end, enum dtype t)
 {
@@ -301,7 +301,9 @@ static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream
 
 /* ---- initial weights ---- */
 
-/* Returns a uniform random number in (0, 1), without 0 and 1, from 52 random bits plus half of the last bit. */
+/*
+ * Returns a uniform random number in the open interval (0, 1). It consists of 52 random bits plus half of the last bit.
+ */
 static double uniform(uint32_t high, uint32_t low)
 {
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;

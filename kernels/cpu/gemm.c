@@ -142,8 +142,8 @@ static struct part part_of(int64_t na, int64_t nb, int me, int all)
 }
 
 /*
- * A cut of an operand: its rows i0 .. i0 + n, and slots s0 .. s0 + slots of the sum, to be packed as panels of `width`
- * rows.
+ * A cut of an operand, which consists of rows i0 .. i0 + n and slots s0 .. s0 + slots of the sum. It is to be packed as
+ * panels of `width` rows.
  */
 struct cut {
     const struct operand *x;
@@ -188,7 +188,8 @@ static void pack_b(const struct block *b, int me, int all)
 }
 
 /*
- * The part of the result that a thread processes at a time: panels a .. a + panels of A, and all columns of the thread.
+ * The part of the result that a thread processes at a time. It consists of panels a .. a + panels of A, and all columns
+ * of the thread.
  */
 struct strip {
     const struct block *b;
@@ -197,8 +198,8 @@ struct strip {
 };
 
 /*
- * Pass finished results to the caller: those of panels t.a0 .. t.a1 of the strip and t.b0 .. t.b1 of B, whose sums are
- * complete.
+ * Pass finished results to the caller. These are the results of panels t.a0 .. t.a1 of the strip and t.b0 .. t.b1 of B,
+ * whose sums are complete.
  */
 static void finish(const struct room *r, const struct strip *p, struct part t)
 {
@@ -285,7 +286,7 @@ static void block(const struct block *b)
     #pragma omp barrier
     if (b->how >= TILES)
         amx_found->begin();
-    /* Use chunks of equal size: if the last chunk had only a few rows, it would make little use of B's panels. */
+    /* Use chunks of equal size. A last chunk with only a few rows would make little use of B's panels. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
         rows(r, &(struct strip){ b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks });
     if (b->how >= TILES)
@@ -294,8 +295,8 @@ static void block(const struct block *b)
 }
 
 /*
- * Returns the number of columns per block. All blocks have about equal size, because for a narrow last block A would be
- * packed for too few results.
+ * Returns the number of columns per block. All blocks have about equal size, because A would have to be packed for too
+ * few results if the last block were narrow.
  */
 static int64_t block_cols(const struct gemm *g, const struct gemm_form *f, int64_t slots)
 {

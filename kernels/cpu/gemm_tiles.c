@@ -87,8 +87,8 @@ ALWAYS_INLINE void square(uint32_t *to, const struct operand *x, struct operand_
 }
 
 /*
- * Pack all squares of a part. If rows are stored along, this is done panel by panel, otherwise step by step: in this
- * order each cache line that is loaded is used completely.
+ * Pack all squares of a part. If the rows are stored along, they are packed panel by panel, otherwise step by step. In
+ * this order, each cache line that is loaded is used completely.
  */
 ALWAYS_INLINE void pack(uint32_t *to, const struct operand *x, struct operand_part part, bool is_a)
 {

@@ -89,7 +89,7 @@ ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t ro
 }
 
 /*
- * The same functions for fp16, with n <= HALF_RUN. They compute in fp32 and round at the same places as the functions
+ * The same functions for fp16, with n <= HALF_RUN. They compute in fp32, and round at the same places as the functions
  * above.
  */
 ALWAYS_INLINE void half_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)

@@ -32,7 +32,7 @@ ALWAYS_INLINE void vec_store(float *p, vec v)
     __builtin_memcpy(p, &v, sizeof v);
 }
 
-/* Prefetch the old sums of the tile. They are needed only at the end, and are not in a cache near the processor. */
+/* Prefetch the old sums of the tile. They are needed only at the end, and are not yet in a cache near the processor. */
 ALWAYS_INLINE void sums_fetch(const float *c, int64_t ldc)
 {
     for (int i = 0; i < PANEL_A; i++)
@@ -182,8 +182,8 @@ ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int 
 }
 
 /*
- * Pack panels at the edge of the operand. Missing rows are filled with zeros and, if nk is odd, so is the second half
- * of the last pair.
+ * Pack panels at the edge of the operand. Missing rows are filled with zeros. If nk is odd, the second half of the last
+ * pair is also filled with a zero.
  */
 static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {

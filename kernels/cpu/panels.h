@@ -17,8 +17,8 @@
 #include "kernels/cpu/cpu.h"
 
 /*
- * The registers that the micro-kernel uses: PANEL_A * 2 for sums, 2 for B, one for A. AVX-512 has 32 registers, other
- * sets have 16.
+ * The sizes of the panels. The micro-kernel uses PANEL_A * 2 registers for sums, 2 for B, and one for A. AVX-512 has 32
+ * registers, other sets have 16.
  */
 #if defined(__AVX512F__)
 #define PANEL_A 12

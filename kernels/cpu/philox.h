@@ -19,7 +19,8 @@
 
 /*
  * Several Philox blocks are computed at once. Each 64-bit lane holds a word of one block in its lower half. The upper
- * half may contain any bits: the multiplication 32 x 32 -> 64 does not read them, and nothing shifts them down.
+ * half may contain any bits, because the multiplication 32 x 32 -> 64 does not read them, and no operation shifts them
+ * down.
  */
 #if defined(__AVX512F__)
 #define PHILOX_LANES 8
@@ -108,9 +109,9 @@ static inline void drop_run(float *mask, const struct kernel_dropout *d, int64_t
 }
 
 /*
- * Determine which elements attention dropout keeps. Each lane processes 2 queries by 16 keys; the keys begin at 16 *
- * group, one group per lane. Bit query % 2 * 16 + key % 16 of the result is set if the element is kept. The random
- * numbers of all 32 elements are compared with the limit at once, from the lowest bit to the highest.
+ * Determine which elements attention dropout keeps. Each lane processes a patch of 2 queries by 16 keys. The keys of
+ * lane l begin at 16 * (group + l). Bit query % 2 * 16 + key % 16 of the result is set if the element is kept. The
+ * random numbers of all 32 elements are compared with the limit at once, from the lowest bit to the highest.
  */
 ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t sample, uint32_t head, uint32_t pair,
                                       uint32_t group)
@@ -130,8 +131,8 @@ ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t s
 }
 
 /*
- * A tile for attention dropout: queries q0 .. q0 + nq and keys k0 .. k0 + nk of a head of a sample. q0 must be even and
- * k0 a multiple of 16.
+ * A tile for attention dropout. It consists of queries q0 .. q0 + nq and keys k0 .. k0 + nk of a head of a sample. q0
+ * must be even and k0 a multiple of 16.
  */
 struct drop_place {
     int64_t sample, head;

@@ -15,8 +15,8 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /*
- * Compute a * b + c. It is rounded only once if the machine has fused multiply-add, in vector code and in scalar code
- * alike.
+ * Compute a * b + c. If the machine has fused multiply-add, the result is rounded only once, both in vector code and in
+ * scalar code.
  */
 #ifdef __FMA__
 #define MADD(a, b, c) __builtin_fmaf((a), (b), (c))

@@ -9,8 +9,8 @@
 static __global__ void compiled_for() {}
 
 /*
- * Returns true if the GPU has wgmma and the kernels were compiled for it. If the library was built only for the A100,
- * the driver of a Hopper GPU compiles the kernels itself, and the wgmma kernels are then empty.
+ * Returns true if the GPU has wgmma and the kernels were compiled for wgmma. The wgmma kernels are empty if the library
+ * was built only for the A100, and the driver of a Hopper GPU has compiled the kernels itself.
  */
 static bool is_hopper(void)
 {

@@ -188,8 +188,8 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
 }
 
 /*
- * This use of the registers is never executed, because s is not negative. It keeps the registers allocated: if left
- * operands are used only at the top of a loop, ptxas of CUDA 13.0 reuses their registers in the rest of the loop.
+ * These instructions are never executed, because s is not negative. They keep the registers allocated. If left operands
+ * were used only at the top of a loop, ptxas of CUDA 13.0 would reuse their registers in the rest of the loop.
  */
 template <int HD, typename T>
 static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &room, int s,

@@ -171,8 +171,8 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
             stat.dot[i % 2] = add_products<T>(o[i], d_o[k][i], stat.dot[i % 2]);
     }
     /*
-     * This fence is for the later return of the tiles. It is placed here, because a fence at a later point would also
-     * wait for the work in between.
+     * This fence is needed for the later return of the tiles. It is placed here, because a fence at a later point would
+     * also wait for the work in between.
      */
     tma_fence();
     #pragma unroll

@@ -94,9 +94,9 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD, T> &r
 }
 
 /*
- * Scores are initialised with the bias, divided by the factor of q . k, and the product q . k is added to them. The
- * bias is taken relative to the bias of the item's first query. Where probabilities are large, this difference is
- * small, so no bits of the sums are lost.
+ * Scores are initialised with the bias, divided by the factor of q . k. The product q . k is then added. The bias is
+ * taken relative to the bias of the item's first query. Where probabilities are large, this difference is small, so no
+ * bits of the sums are lost.
  */
 static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct tile_place &p, int key)
 {
@@ -146,11 +146,11 @@ struct softmax {
 };
 
 /*
- * Replace the scores s of a tile by exp2(score - top), or by 0 if they are masked, and add them to the sums. shrink[r]
- * is set to the factor by which earlier results of row r must be multiplied. Returns true if this factor is not 1 for
- * some row of the warp. `top` may be up to 8 below the true maximum, so exponentials are at most 2^8: nothing
- * overflows, and outputs have to be scaled down less often. seen: for row half 0, columns c > seen are masked; for row
- * half 1, the limit is seen + 8.
+ * Replace the scores s of a tile by exp2(score - top), or by 0 if they are masked, and add the exponentials to the
+ * sums. shrink[r] is set to the factor by which earlier results of row r must be multiplied. Returns true if this
+ * factor is not 1 for some row of the warp. `top` may be up to 8 below the true maximum. Exponentials are then at most
+ * 2^8, so nothing overflows, and outputs have to be scaled down less often. seen: for row half 0, columns c > seen are
+ * masked; for row half 1, the limit is seen + 8.
  */
 template <bool MASK, int N>
 static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softmax &soft, float (&shrink)[2],
@@ -209,8 +209,9 @@ template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N],
 }
 
 /*
- * Warpgroups take turns in queueing products: each waits for its turn, queues its products, and passes the turn to the
- * next warpgroup. All warpgroups use the same number of turns per item, so each gets its next turn.
+ * Warpgroups take turns in queueing products. Each waits for its turn, queues its products, and passes the turn to the
+ * next warpgroup. All warpgroups use the same number of turns per item, so no warpgroup waits for a turn that never
+ * comes.
  */
 template <int GROUPS> static __device__ __forceinline__ void slot_wait(int group)
 {
@@ -296,8 +297,8 @@ static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &ro
 }
 
 /*
- * Process the next tile to the left: compute its probabilities. Meanwhile the product that adds the previous tile to
- * the output is running.
+ * Compute the probabilities of the next tile to the left. Meanwhile the product that adds the previous tile to the
+ * output is running.
  */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &room, const struct forward_args &a,

@@ -26,8 +26,8 @@ struct plain_args {
 };
 
 /*
- * Returns the score for a dot product. It is rounded to T if round_unit requires that. The forward and the backward
- * pass use this function, so they get the same bits.
+ * Returns the score for a dot product, rounded to T if round_unit requires that. The forward and the backward pass use
+ * this function, so they get the same bits.
  */
 template <typename T>
 static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
@@ -56,7 +56,7 @@ static __device__ __forceinline__ struct plain_place plain_place_of(const struct
     return p;
 }
 
-/* in_row() returns the index of the first element of a token's row in q, k or v. out_row() returns it for o. */
+/* in_row() returns the index of the first element of a token's row in q, k or v. out_row() returns this index in o. */
 static __device__ __forceinline__ int64_t in_row(const struct plain_args &a, const struct plain_place &p, int token)
 {
     return ((int64_t)p.sample * a.s + token) * a.token_stride + p.head * a.head_stride;
@@ -113,7 +113,7 @@ static __device__ float dot_rows(const float *x, const float *y, int hd)
     return sum;
 }
 
-/* Add to sum[] the sum over the rows j of the tile of f * row j, where f is the value of lane j. */
+/* Add the sum of f * row j over all rows j of the tile to sum[], where f is the value of lane j. */
 static __device__ __forceinline__ void add_rows(float (&sum)[SHARE], float f, const float *tile, int hd, int lane)
 {
     for (int j = 0; j < TILE; j++) {

@@ -132,8 +132,8 @@ static __device__ __forceinline__ void give_back_stage(barrier *empty)
 /* ---- products of a warpgroup ---- */
 
 /*
- * Compute d = a b^T, summed over the head's dimension; with `add`, add it to d. The rows of a begin at row a_row of a
- * tile of a_rows rows; b is a tile of N rows.
+ * Compute d = a b^T, summed over the head's dimension. With `add`, the product is added to d. The rows of a begin at
+ * row a_row of a tile of a_rows rows; b is a tile of N rows.
  */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int a_rows, int a_row, const T *b,
@@ -174,8 +174,8 @@ __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32
 }
 
 /*
- * Load into registers what step k of multiply_rows() needs of its left operand: rows row .. row + 64 of a tile of
- * `rows` rows. a[r] and a[r + 2] hold row half r of a thread, two elements each.
+ * Load into registers the part of the left operand that step k of multiply_rows() needs. The operand is rows row .. row
+ * + 64 of a tile of `rows` rows. a[r] and a[r + 2] hold row half r of a thread, two elements each.
  */
 template <int HD, typename T>
 __device__ __forceinline__ void load_step(uint32_t (&a)[4], const T *tile, int rows, int row, int k)
@@ -199,10 +199,10 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const T *ti
 }
 
 /*
- * Make the compiler complete the computation of d before this point. Otherwise ptxas moves arithmetic that should
- * overlap with products to after the wait for these products. It does not move code across a loop that waits for a
- * barrier. Therefore this function waits for a barrier phase that is known to have ended, of a stage that has not been
- * returned yet.
+ * Make the compiler complete the computation of d before this point. Otherwise ptxas would move arithmetic that should
+ * overlap with products to a point after the wait for these products. ptxas does not move code across a loop that waits
+ * for a barrier. Therefore this function waits for a barrier phase that is known to have ended, because its stage has
+ * not been returned yet.
  */
 template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], barrier *b, uint32_t parity)
 {

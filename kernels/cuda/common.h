@@ -23,12 +23,13 @@ int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
 /*
- * Record a failure, which check() reports later. If an earlier failure is recorded, this one is ignored. `what` must be
- * a string literal.
+ * Record a failure, which check() reports later. If a failure is already recorded, the new failure is ignored. `what`
+ * must be a string literal.
  */
 void cuda_record_fault(const char *what, cudaError_t status);
 /*
- * Record a failure of another library, which `text` describes. If an earlier failure is recorded, this one is ignored.
+ * Record a failure of another library, which `text` describes. If a failure is already recorded, the new failure is
+ * ignored.
  */
 void cuda_record_fault_text(const char *what, const char *text);
 /* Must be called after each launch of a kernel. If the launch was refused, the failure is recorded. */

@@ -30,9 +30,9 @@ uint64_t cuda_attention_scratch(const struct kernel_attention *a);
  */
 bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 /*
- * `dot` is fp32 [b, heads, s]: the sum over d of d_o * o, which the gradient of softmax subtracts.
- * attention_back_q_fast() writes it, and attention_back_kv_fast() reads it. For the plain implementation
- * attention_dots() writes it.
+ * `dot` is fp32 [b, heads, s]. It is the sum over d of d_o * o, which the gradient of softmax subtracts.
+ * attention_back_q_fast() writes `dot`, and attention_back_kv_fast() reads it. For the plain implementation,
+ * attention_dots() writes `dot`.
  */
 bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
                            enum dtype t, struct dev_stream *s);

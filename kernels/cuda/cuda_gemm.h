@@ -33,8 +33,8 @@ struct cuda_gemm {
 };
 
 /*
- * Queue a product through cuBLASLt. If cuBLASLt has no algorithm for it, because sizes or addresses are odd, queues
- * nothing and returns false.
+ * Queue a product through cuBLASLt. If cuBLASLt has no algorithm for the product, because sizes or addresses are odd,
+ * this function queues nothing and returns false.
  */
 bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s);
 int cuda_gemm_lt_open(struct err *e);

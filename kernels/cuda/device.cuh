@@ -312,7 +312,7 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
 #define GELU_CUBIC 0.044715f
 
 /*
- * ex2.approx and rcp.approx are accurate to 2 ulp of fp32. That is sufficient for bf16, which has 8 significant bits,
+ * ex2.approx and rcp.approx are accurate to 2 ulp of fp32. This is sufficient for bf16, which has 8 significant bits,
  * and for fp16, which has 11.
  */
 template <typename T> __device__ __forceinline__ float gelu_sigmoid(float x, float *e)

@@ -54,7 +54,7 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
 
 /* ---- gradients ---- */
 
-/* If a row has more tokens than this, several threads share each of its columns. A warp inspects LONG + 2 keys. */
+/* If a row has more tokens than LONG, several threads share each of its columns. A warp inspects LONG + 2 keys. */
 #define LONG 30
 
 /*
@@ -189,8 +189,8 @@ long_rows(const struct kernel_embed_back g, struct sorted a)
     if (row >= rows || (at > 0 && a.key[at - LONG] == row))
         return;
     /*
-     * Count the tokens of the row: fewer than LONG before `at`, then all that follow, as many at a time as a block has
-     * threads.
+     * Count the tokens of the row. Fewer than LONG of them precede `at`. Those that follow `at` are counted in steps of
+     * one block of threads.
      */
     n = __syncthreads_count(threadIdx.x && threadIdx.x < LONG && start >= 0 && a.key[start] == row);
     start = at - n;

@@ -21,7 +21,8 @@ static unsigned blocks_for(int64_t n, int64_t each)
 /* ---- sums in fp64 ---- */
 
 /*
- * Set *out to the sum of x[i] * w[i] for i < n or, if w is NULL, of x[i]. It runs in one block, so the order is fixed.
+ * Set *out to the sum of x[i] * w[i] for i < n or, if w is NULL, to the sum of x[i]. The kernel runs in one block, so
+ * the order of additions is fixed.
  */
 static __global__ void __launch_bounds__(1024) sum_weighted(double *out, const float *x, const float *w, int64_t n)
 {
@@ -189,7 +190,9 @@ static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stre
 
 /* ---- initial weights ---- */
 
-/* Returns a uniform random number in (0, 1), without 0 and 1, from 52 random bits plus half of the last bit. */
+/*
+ * Returns a uniform random number in the open interval (0, 1). It consists of 52 random bits plus half of the last bit.
+ */
 static __device__ double uniform(uint32_t high, uint32_t low)
 {
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;

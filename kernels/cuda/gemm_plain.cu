@@ -13,8 +13,8 @@
 #define SIDE  (TILE / EACH)
 
 /*
- * Fetch rows at .. at + TILE and elements k0 .. k0 + DEPTH of an operand of n rows. Elements beyond its edges are
- * zeros.
+ * Fetch rows at .. at + TILE and elements k0 .. k0 + DEPTH of an operand of n rows. Elements beyond the edges of the
+ * operand are zeros.
  */
 template <typename T>
 __device__ __forceinline__ void fetch(float (&tile)[DEPTH][TILE + 4], const T *x, bool across, int64_t at, int64_t n,

@@ -49,7 +49,7 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 static void run(const struct cuda_gemm *g, struct dev_stream *s)
 {
     /*
-     * If cuBLASLt adds to 16-bit values, it rounds the product first and then the sum, which would be one rounding too
+     * When cuBLASLt adds to 16-bit values, it rounds first the product and then the sum. This would be one rounding too
      * many.
      */
     bool twice = g->add && g->out != DTYPE_F32 && !g->grad;
@@ -78,8 +78,8 @@ static void linear(const struct kernel_linear *l, enum dtype t, struct dev_strea
 }
 
 /*
- * For fp32 an exact GELU is required, which cuBLASLt does not have. For odd sizes the plain product is used. In both
- * cases GELU is computed by a kernel of its own.
+ * cuBLASLt computes product and GELU together if it can. It cannot for fp32, which requires an exact GELU, and for odd
+ * sizes, for which the plain product is used. In both cases a separate kernel computes GELU.
  */
 static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {

@@ -26,7 +26,7 @@ struct norm_args {
     float eps;
 };
 
-/* Returns the sum of x over the W warps that hold one row. All warps of a block must call it together. */
+/* Returns the sum of x over the W warps that hold one row. All warps of a block must call this function together. */
 template <int W> __device__ __forceinline__ float row_sum(float x, float *room)
 {
     int warp = threadIdx.x / 32, first = warp / W * W;
@@ -292,7 +292,7 @@ __device__ __forceinline__ void fetch_row(uint4 *stage, const struct back_args &
 }
 
 /*
- * Returns the sums of a and b over the block. There is only one barrier, so consecutive calls must use different
+ * Returns the sums of a and b over the block. There is only one barrier, so two consecutive calls must not use the same
  * `room`.
  */
 template <int W> __device__ __forceinline__ float2 pair_sum(float a, float b, float2 *room)

@@ -281,8 +281,8 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 /* ---- the first value that is not finite ---- */
 
 /*
- * Search the same chunks as the sums of squares. *out is initially -1, which is the largest unsigned number, and keeps
- * this value if all elements are finite.
+ * Find the first element that is not finite, in the same chunks as the sums of squares. *out is initially -1, which is
+ * the largest unsigned number, and keeps this value if all elements are finite.
  */
 template <typename G>
 static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const G *x,

@@ -110,8 +110,8 @@ static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
 }
 
 /*
- * Get an identifier of this host. The host's name is not sufficient: two hosts may have the same name, and a memory
- * handle of one could then be confused with that of a process on the other.
+ * Get an identifier of this host. The host's name is not sufficient, because two hosts may have the same name. A memory
+ * handle of a process on one host could then be confused with that of a process on the other host.
  */
 static bool name_host(char *text, int room)
 {
@@ -175,8 +175,8 @@ bool peers_open(struct peers *p, const void *blobs)
             continue;
         memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
         /*
-         * The sizes must be equal for all members, because offsets and pieces are computed from them. For two members
-         * that only send and receive, the member that sends needs no room in its box.
+         * The sizes must be equal for all members, because offsets and pieces are computed from them. There is one
+         * exception: of two members that only send and receive, the sender needs no room in its box.
          */
         if (strcmp(b.host, own.host) || b.bytes != own.bytes || (p->base && b.room != own.room))
             return false;

@@ -21,15 +21,15 @@ struct peers;
 #define PEERS_MOST DEV_NET_SHARERS      /* maximum number of members; memory planning depends on it */
 
 /*
- * Make memory accessible to the other members: [base, base + bytes), which is memory of dev->alloc() or NULL, and an
- * internal buffer, called the box. room is the number of bytes that each member may store in the box at once; all
- * members that add must use the same value. Larger sums are processed in pieces. The DEV_NET_BLOB bytes that are stored
- * in `blob` must be sent to the other members. Returns NULL if memory cannot be shared here.
+ * Make memory accessible to the other members. This is [base, base + bytes), which is memory of dev->alloc() or NULL,
+ * and an internal buffer, called the box. `room` is the number of bytes that each member may store in the box at once.
+ * All members that add must use the same value. Larger sums are processed in pieces. The DEV_NET_BLOB bytes that are
+ * stored in `blob` must be sent to the other members. Returns NULL if memory cannot be shared here.
  */
 struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob);
 /*
- * Open the memory of the other members. blobs: the blobs of all members, in rank order. Returns false if the memory of
- * a member cannot be accessed.
+ * Open the memory of the other members. `blobs` are the blobs of all members, in rank order. Returns false if the
+ * memory of a member cannot be accessed.
  */
 bool peers_open(struct peers *p, const void *blobs);
 void peers_close(struct peers *p);      /* NULL is allowed; all work in streams that use p must have ended */
@@ -43,8 +43,8 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_bytes, cudaStream_t s);
 /*
- * Messages between two members. One of them only sends, and the other only receives. The receiver's room must be at
- * least as large as the message.
+ * Transfer messages between two members. One member only sends, and the other only receives. The receiver's room must
+ * be at least as large as the message.
  */
 bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t s);
 bool peers_recv(struct peers *p, void *buf, uint64_t n_bytes, cudaStream_t s);

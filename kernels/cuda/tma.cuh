@@ -48,9 +48,10 @@ static __device__ __forceinline__ void barrier_arrive(barrier *b)
 #endif
 }
 /*
- * Arrive at a barrier once per warp: lane 0 arrives. __syncwarp() orders the accesses of all lanes before this arrival,
- * which releases them to the waiting threads. compute-sanitizer's racecheck (13.0) does not know this: it attributes
- * only lane 0's own accesses to the arrival, and reports those of the other lanes as hazards.
+ * Arrive at a barrier once per warp. Lane 0 arrives. __syncwarp() orders the accesses of all lanes before this arrival,
+ * which makes them visible to the waiting threads. compute-sanitizer's racecheck (13.0) does not take __syncwarp() into
+ * account. It attributes only lane 0's own accesses to the arrival, and reports the accesses of the other lanes as
+ * hazards.
  */
 static __device__ __forceinline__ void barrier_arrive_warp(barrier *b)
 {

@@ -29,8 +29,8 @@
 #endif
 
 /*
- * Returns the descriptor of an operand at the address `at` in shared memory. `rows` is the number of rows in each of
- * its columns, which is used only if the sum runs across.
+ * Returns the descriptor of an operand at the address `at` in shared memory. `rows` is the number of rows in each
+ * column of the operand. It is used only if the sum runs across.
  */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t at, int rows)
 {
