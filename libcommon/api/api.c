@@ -59,8 +59,8 @@ static void give_error(const struct err *e, struct sk_error *out)
 
 /*
  * Copy the options that a caller has set to `out`, a struct of `size` bytes. The caller may have been compiled with an
- * older or a newer header. Members that its header lacks become 0. Returns -1 with ERR_USAGE if the caller has set
- * members that this library does not have.
+ * older or a newer header. Members that the caller's header lacks become 0. Returns -1 with ERR_USAGE if the caller has
+ * set members that this library does not have.
  */
 static int copy_options(void *out, size_t size, const void *given, struct err *e)
 {

@@ -333,7 +333,7 @@ bool view_is_file(const char *path)
            !lightning_is_file(path) && !other_kind_of_file(path);
 }
 
-/* Open a checkpoint. If `path` is that of an index.h5, the folder that contains this file is opened. */
+/* Open a checkpoint. If `path` is the path of an index.h5, the folder that contains this file is opened. */
 static struct source *open_source(const char *path, const struct view_select *o, struct report *r, struct err *e)
 {
     struct source_opts so = { .threads = o->threads, .no_optimizer = o->state == STATE_BF16,
@@ -437,8 +437,8 @@ static int find_named(const struct view *v, const char *name, int state)
     int i = v->names ? names_find(v->names, name) : -1;
 
     /*
-     * The states of one parameter are adjacent in the list. Tensors that are not parameters may have the same name as a
-     * parameter.
+     * The states of one parameter are adjacent in the list. A tensor that is not a parameter may have the same name as
+     * a parameter.
      */
     for (; i >= 0 && i < v->n_known; i++) {
         const struct view_tensor *t = &v->tensor[i];

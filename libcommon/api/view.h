@@ -14,8 +14,8 @@
 struct view_tensor {
     const char *name;
     /*
-     * In a single .pt file: the tensor's keys in JSON form ("a"."b"). Paths are unique even if names are not. NULL
-     * elsewhere
+     * In a single .pt file: the keys of the tensor in JSON form ("a"."b"). Paths are unique even if names are not. In a
+     * checkpoint: NULL
      */
     const char *path;
     int state;                  /* enum state; -1 in a single file and for a tensor that is not a parameter */
@@ -98,8 +98,8 @@ int view_lookup(const struct view *v, const char *name, int state, const struct 
  */
 MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);
 /*
- * Return a name of the tensor for messages: in a checkpoint its name and state ("3.x.weight fp32"), in a single file
- * only its name.
+ * Return a name of the tensor for messages. In a checkpoint it consists of name and state ("3.x.weight fp32"), in a
+ * single file only of the name.
  */
 char *view_label(const struct view_tensor *t);          /* caller frees */
 
