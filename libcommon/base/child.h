@@ -33,9 +33,9 @@ struct child_call {
 };
 
 /*
- * Run the program. Returns 0 and sets *status to its exit status; a value of 128 or more means that signal *status -
- * 128 ended the program. If the program fails while feed() is writing, the program's failure counts, not the error of
- * feed(). Otherwise returns -1 with one of these errors:
+ * Run the program. Returns 0 and sets *status to the exit status of the program. A value of 128 or more means that
+ * signal *status - 128 ended the program. If the program fails while feed() is writing, its exit status is reported,
+ * and the error of feed() is dropped. On failure, returns -1 with one of these errors:
  *   ERR_SYS    the program cannot be run; *status is then -1
  *   ERR_DATA   the program exceeded its time limit
  *   ERR_STOP   stopped() returned true

@@ -51,8 +51,8 @@ struct dev_ops {
     /* Get the bytes of device memory: total, and free now. */
     void (*memory)(uint64_t *total, uint64_t *free_now);
     /*
-     * Calls only queue work, so faults are detected later. Returns 0, or -1 with the first fault since the last
-     * call. Does not wait; call it after stream_sync() to get all faults.
+     * Returns 0, or -1 with the first fault since the last call. Calls only queue work, so faults are detected later.
+     * check() does not wait; to get all faults, call it after stream_sync().
      */
     int (*check)(struct err *e);
     void (*who)(struct dev_who *who);

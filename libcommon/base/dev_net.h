@@ -48,8 +48,8 @@ struct dev_net {
     bool (*share)(struct dev_link *l, const void *blobs);
     void (*unshare)(struct dev_link *l);
     /*
-     * The same as in comm.h. The dtypes F64, F32, BF16, I64, I32 and U8 are supported. If `max` is true the result is
-     * the maximum, else the sum.
+     * Reduce like comm_all_reduce() in comm.h. The dtypes F64, F32, BF16, I64, I32 and U8 are supported. The result is
+     * the maximum if `max` is true, and otherwise the sum.
      */
     int (*all_reduce)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
                       struct dev_stream *s, struct err *e);

@@ -69,7 +69,7 @@ static double f8_e5m2_value(uint8_t x)
 }
 
 /*
- * Returns the value of an 8-bit float of a type without minus zero. In these types the bits of minus zero are the only
+ * Returns the value of an 8-bit float of a type without minus zero. In such a type, the bits of minus zero are the only
  * NaN, and there is no infinity.
  */
 static double f8_fnuz_value(uint8_t x, int mantissa_bits, int bias)

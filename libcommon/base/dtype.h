@@ -31,8 +31,8 @@ int dtype_size(enum dtype t);               /* size of one element in bytes */
 const char *dtype_name(enum dtype t);       /* short lower-case names as in safetensors: "bf16", "f32" */
 const char *dtype_torch_name(enum dtype t); /* as in torch, without "torch.": "bfloat16", "float8_e4m3fn" */
 /*
- * Returns the value of one element as a double. For a complex type this is the real part; for bits, the bits as an
- * unsigned integer. p need not be aligned.
+ * Returns the value of one element as a double. For a complex type, this is the real part. For bits, it is the bits as
+ * an unsigned integer. p need not be aligned.
  */
 double dtype_value(enum dtype t, const void *p);
 bool dtype_is_complex(enum dtype t);
@@ -51,8 +51,8 @@ bool dtype_is_number(enum dtype t);
  */
 bool dtype_is_signed_magnitude(enum dtype t);
 /*
- * Returns true if t is a possible type of a model's weights: a floating-point type of 4 to 64 bits, or the type of the
- * scales of such weights.
+ * Returns true if t can be the type of a model's weights. These are the floating-point types of 4 to 64 bits, and the
+ * type of the scales of such weights.
  */
 bool dtype_is_weight(enum dtype t);
 /* Returns true if NaN is a value of t: for the floating-point types without FP4 and FP6, and for complex types. */

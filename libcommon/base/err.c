@@ -38,8 +38,8 @@ static void PRINTF_LIKE(2, 3) err_appendf(struct err *e, const char *fmt, ...)
 }
 
 /*
- * Prepare *e for a new error. Returns 0 if *e already holds an error: the first failure is the cause, and later ones
- * result from clean-up.
+ * Prepare *e for a new error. Returns 0 if *e already holds an error, because the first failure is the cause, and later
+ * errors result from clean-up.
  */
 static int err_claim(struct err *e, enum err_kind kind)
 {

@@ -1006,7 +1006,8 @@ int file_spool(const char *in, uint64_t size, struct err *e)
     int fd;
 
     /*
-     * The folder may not exist yet. It will be created on the disk of its nearest existing ancestor, so try that one.
+     * The folder may not exist yet. It will be created on the disk of its nearest existing ancestor, so the file is
+     * created in this ancestor.
      */
     while ((fd = open_nameless(dir)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
         up = path_parent(dir);

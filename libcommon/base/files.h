@@ -41,8 +41,8 @@ struct files *files_new(void);
 void files_free(struct files *f);
 
 /*
- * Add a regular file. Its size is determined now. Returns the file's number, or -1 if `path` does not exist or is not a
- * regular file.
+ * Add a regular file. The file's size is determined by this call. Returns the file's number, or -1 if `path` does not
+ * exist or is not a regular file.
  */
 MUST_CHECK int files_add_path(struct files *f, const char *path, struct err *e);
 /*
@@ -56,8 +56,8 @@ int files_add_fd(struct files *f, int fd, uint64_t size, const char *name);
 /* Add bytes [at, at+size) of another file of the table as a file. */
 int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
- * Like files_add_part(), but for a range that is itself a container with records, such as an item of a .distcp file.
- * files_home() returns the file that contains the item.
+ * Add bytes of another file like files_add_part(), if they are themselves a container with records, such as an item of
+ * a .distcp file. files_home() returns the file that contains the item.
  */
 int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
@@ -73,9 +73,9 @@ int files_home(const struct files *f, int file, uint64_t *at);
 int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
 
 /*
- * Add all entries of the table `other` to `f`, including its records. Returns the offset between record numbers: record
- * i of `other` is record i + offset of `f`. `other` may be freed before `f`, but the buffers of its memory files must
- * outlive `f`. Returns -1 with *e filled if the descriptor of a spool file cannot be duplicated.
+ * Add all entries of the table `other`, including its records, to `f`. Returns the offset between record numbers:
+ * record i of `other` is record i + offset of `f`. `other` may be freed before `f`, but the buffers of its memory files
+ * must outlive `f`. Returns -1 with *e filled if the descriptor of a spool file cannot be duplicated.
  */
 MUST_CHECK int files_join(struct files *f, const struct files *other, struct err *e);
 
@@ -149,13 +149,17 @@ MUST_CHECK int files_check_record(struct files *f, int record, struct err *e);
  * purpose for which the record was read, if `reader` is not NULL.
  */
 MUST_CHECK int files_compare_crc(struct files *f, int record, uint32_t crc, const char *reader, struct err *e);
-/* Returns true if the record need not be checked: its bytes were already found equal to its CRC, or it has no CRC. */
+/*
+ * Returns true if the record need not be checked, because its bytes were already found equal to its CRC, or because it
+ * has no CRC.
+ */
 bool files_is_checked(const struct files *f, int record);
 /* Read the bytes of an extent, without checking a CRC. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
 /*
- * Check the whole record with files_check_record(), then read the bytes of the extent. Every value that is used on its
- * own, such as a step counter or the state of a random generator, is read with this function or tmap_read_checked().
+ * Check the whole record with files_check_record(), and then read the bytes of the extent. Values that are used on
+ * their own, such as a step counter or the state of a random generator, are always read with this function or
+ * tmap_read_checked().
  */
 MUST_CHECK int files_read_checked(struct files *f, const struct extent *x, void *buf, struct err *e);
 
@@ -172,7 +176,7 @@ MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, stru
  * killed at any point.
  */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
-/* Like file_replace(), but the bytes are the contents of the n buffers in v, one after the other. */
+/* Replace a file like file_replace(). The new bytes are the contents of the n buffers in v, one after the other. */
 struct iovec;
 MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
 /*

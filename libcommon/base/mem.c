@@ -466,7 +466,7 @@ static bool is_c1(const char *p, size_t len)
     return len == 2 && (uint8_t)p[0] == 0xc2 && (uint8_t)p[1] < 0xa0;
 }
 
-/* Returns the length of the character at p if it can be printed as it is, otherwise 0. */
+/* Returns the length of the character at p, or 0 if the character cannot be printed without an escape. */
 static size_t printable_length(const char *p)
 {
     const size_t len = character_length(p);

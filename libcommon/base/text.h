@@ -19,8 +19,8 @@
  */
 json_t *text_json(const char *s);
 /*
- * Like json_dumps(), but each real number is written with as few digits as are needed to restore its value: 0.1 is
- * written as 0.1, 1/3 with 16 digits. The caller frees the result. Returns NULL if `o` is NULL.
+ * Write `o` like json_dumps(), but write each real number with as few digits as are needed to restore its value. For
+ * example, 0.1 is written as 0.1, and 1/3 with 16 digits. The caller frees the result. Returns NULL if `o` is NULL.
  */
 char *text_dump(const json_t *o, size_t flags);
 /* Returns all findings of a report as a JSON list of objects with the keys code and text. */
@@ -32,7 +32,8 @@ json_t *text_notes(const struct report *notes);
  */
 size_t utf8_check(const char *p, size_t n);
 /*
- * Like utf8_check(), but lone surrogates are valid, because Python writes them with the error handler "surrogatepass".
+ * Check UTF-8 like utf8_check(), but accept lone surrogates, because Python writes them with the error handler
+ * "surrogatepass".
  */
 size_t utf8_check_python(const char *p, size_t n);
 /* Encode the code point c, which is at most U+10FFFF, as UTF-8 in `to`. Returns the number of bytes, 1 to 4. */
