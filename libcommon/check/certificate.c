@@ -29,7 +29,8 @@ static const char *const verdict_names[] = { "equal", "repaired", "combined", "v
                                              "dropped" };
 
 /*
- * One digest to compute: the CRC of the first `len` logical bytes of a map. The results are stored in crc and n_differ.
+ * One digest to compute, which is the CRC of the first `len` logical bytes of a map. The results are stored in crc and
+ * n_differ.
  */
 struct digest {
     const struct tmap *map;             /* NULL: no digest is computed */

@@ -378,8 +378,8 @@ static bool is_of(const struct source *s, int file, const struct source_file *of
 }
 
 /*
- * Collect the records of state `st` that hold pieces of several parameters, in files of the same pipeline and
- * tensor-parallel rank as `of`. Returns the number of records.
+ * Collect the records of state `st` that hold pieces of several parameters. Only files of the same pipeline and
+ * tensor-parallel rank as `of` are searched. Returns the number of records.
  */
 static int flat_records(const struct source *s, int st, const struct source_file *of, struct equal_piece *out)
 {
@@ -412,8 +412,8 @@ struct vector_part {
 };
 
 /*
- * List the pieces of state `st` that a record holds, in the order of the parameters. Returns their number; the caller
- * frees *out.
+ * List the pieces of state `st` that a record holds, in the order of the parameters. Returns the number of pieces. The
+ * caller frees *out.
  */
 static int list_parts(const struct source *s, int st, int record, struct vector_part **out)
 {

@@ -230,7 +230,7 @@ static const struct tmap *mismatch_weights_map(const struct param *p)
 
 /*
  * Count the invalid values (NaN ...) among n elements of a state. The counts are recorded in m->out if no earlier piece
- * had more of them.
+ * of the state had more invalid values.
  */
 static void sample_values(struct sampler *m, enum state st, enum dtype t, const void *bytes, uint64_t n, int file)
 {
@@ -381,7 +381,10 @@ static void each_piece(struct sampler *m, const struct tmap *map, const struct t
     }
 }
 
-/* Compare the start and the end of each copy of a replicated parameter with those of the first copy, in every state. */
+/*
+ * Compare the start and the end of each copy of a replicated parameter with the start and the end of the first copy, in
+ * every state.
+ */
 static void sample_copies(struct sampler *m)
 {
     uint8_t first[SAMPLE * 4], other[SAMPLE * 4];
@@ -602,7 +605,7 @@ static void report_sampled_values(const struct source *s, const struct sampled *
         }
 }
 
-/* Check the start of each buffer of the model for NaN. A NaN in a buffer is as wrong as one in a weight. */
+/* Check the start of each buffer of the model for NaN. A NaN in a buffer is as wrong as a NaN in a weight. */
 static void report_buffer_values(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t bytes[SAMPLE * 4];

@@ -61,9 +61,9 @@ struct mismatch_opts {
  *   other_rank    see copies.h
  *   not_finite, negative_exp_avg_sq, replicas, tied   see verdict.h
  * A source of DeepSpeed, ZeRO or torch_dist that was opened without its masters is opened a second time with them. If
- * the masters are damaged, only the weights are sampled. Values that cannot be read are skipped. If the records of the
- * first ERROR's parameter do not have their CRC, an ERROR "crc" precedes it; other damage is not reported. With
- * moments_only the caller compares the CRCs.
+ * the masters are damaged, only the weights are sampled. Values that cannot be read are skipped. If records of the
+ * first ERROR's parameter do not match their CRCs, an ERROR "crc" is added before this ERROR. Other damage is not
+ * reported. With moments_only, the caller compares the CRCs.
  */
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
 /*

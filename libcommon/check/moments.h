@@ -52,7 +52,7 @@ void moments_report(const struct source *s, const char *param, int file, const s
 
 /* ---- all elements, in any order (verify) ---- */
 
-/* The comparison of all elements of one parameter. Each run of MOMENTS_RUN elements has counts of its own. */
+/* The state of a comparison of all elements of one parameter. Each run of MOMENTS_RUN elements has separate counts. */
 #define MOMENTS_RUN (1u << 14)
 struct moments_whole {
     pthread_mutex_t lock;       /* protects *run */

@@ -141,7 +141,7 @@ static bool any_differs(const struct repair_work *w, uint64_t i)
     return false;
 }
 
-/* Compare the new values of one chunk with the old ones of each rank, and add the differences to *x and d[]. */
+/* Compare the new values of one chunk with the old values of each rank, and add the differences to *x and d[]. */
 static void measure_repair_changes(const struct repair_work *w, uint64_t n, struct repair_state *x,
                                    struct stats_diff *d)
 {

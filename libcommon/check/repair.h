@@ -26,7 +26,7 @@
 struct repair_move {
     uint64_t n_changed;         /* elements whose bits changed */
     uint64_t max_ulps;          /* largest change in units in the last place; STATS_NO_ULPS: a NaN was replaced by a
-                                 * number, or a number by a NaN */
+                                 * number, or a number was replaced by a NaN */
     double max_abs;
 };
 

@@ -180,7 +180,10 @@ int replicas_check(const struct source *s, const struct replicas_opts *o, struct
 {
     memset(out, 0, sizeof *out);
     list_replica_params(s, o, out);
-    /* The reads are small and scattered over the files, so many threads are used to keep many requests in flight. */
+    /*
+     * Many threads are used in order to keep many requests in flight, because the reads are small and scattered over
+     * the files.
+     */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads)
     for (int i = 0; i < out->n_params; i++) {
         struct err own = {0};

@@ -23,7 +23,7 @@ struct replica_state {
     uint64_t n_elems;
     uint64_t n_differ;          /* number of elements that are not the same on all ranks */
     uint64_t max_ulps;          /* largest distance between rank 0 and another rank, in units in the last place;
-                                 * STATS_NO_ULPS: one has a NaN where the other has a number */
+                                 * STATS_NO_ULPS: one rank has a NaN where the other has a number */
     double max_abs;
     int worst_rank;             /* rank with the largest max_abs, or with the largest max_ulps among ranks of equal
                                  * max_abs; -1: in sync */

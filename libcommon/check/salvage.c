@@ -222,8 +222,8 @@ static uint64_t salvage_elem_size(const struct tmap *m)
 }
 
 /*
- * Replace the lost elements of a state by the elements in w->other, except those that the other checkpoint has also
- * lost. `how` is recorded as their origin.
+ * Replace the lost elements of a state by the elements in w->other. Elements that the other checkpoint has also lost
+ * are not replaced. `how` is recorded as the origin of the new elements.
  */
 static void fill_from(struct work *w, enum state st, uint64_t n, enum salvage_origin how)
 {

@@ -70,7 +70,7 @@ static void check_strays(const struct source *s, struct report *r)
 }
 
 /*
- * Report a checkpoint of an HDF5 layout that has no manifest. HDF5 files store no checksums, so damage could not be
+ * Report a checkpoint of an HDF5 layout without a manifest. HDF5 files store no checksums, so damage could not be
  * detected.
  */
 static void check_sums_there(const struct source *s, struct report *r)

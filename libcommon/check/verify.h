@@ -63,8 +63,8 @@ struct verify_opts {
 };
 
 /*
- * Verify `path`. It may be a checkpoint that source_open() opens, the checkpoint's index.h5, or one .pt file. Damage is
- * added to `r`, even if nothing can be opened. Returns -1 with ERR_SYS if the path cannot be read at all, with
+ * Verify `path`, which may be a checkpoint that source_open() opens, the checkpoint's index.h5, or one .pt file. Damage
+ * is added to `r`, even if nothing can be opened. Returns -1 with ERR_SYS if the path cannot be read at all, with
  * ERR_USAGE if it is the .h5 file of a single parameter, or with ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);

@@ -368,8 +368,8 @@ static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const v
 }
 
 /*
- * List the records that no item uses, each as a map of one extent. Returns their number; the caller frees *maps with
- * maps_free().
+ * List the records that no item uses, each as a map of one extent. Returns the number of these records. The caller
+ * frees *maps with maps_free().
  */
 static int untouched_maps(struct source *s, const struct scan_item *item, int n, struct tmap **maps)
 {

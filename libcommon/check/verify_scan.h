@@ -29,14 +29,14 @@ struct scan_item {
 int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
 /*
- * Receives bytes of an item. The calls may come from any thread and in any order, and pass each byte once. `from` is
- * the offset of the bytes from the start of the tensor.
+ * Receives bytes of an item. It may be called from any thread and in any order. Each byte is passed once. `from` is the
+ * offset of the bytes from the start of the tensor.
  */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
 /*
- * Returns true if an error about the file `name` has been reported: a finding that names the file, or whose text begins
- * with the name.
+ * Returns true if an error about the file `name` has been reported. This is a finding that names the file, or whose
+ * text begins with the name.
  */
 bool scan_has_error(const struct report *r, const char *name);
 /*
