@@ -300,7 +300,7 @@ void adam_check_groups(const struct adam_groups *a, struct report *r)
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
 
 /*
- * If v is a list or dict, add its members as settings of their own, named by index or key, and return true. Otherwise
+ * If v is a list or dict, add its members as separate settings, named by index or key, and return true. Otherwise
  * return false.
  */
 static bool add_setting_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)

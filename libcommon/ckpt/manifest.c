@@ -396,7 +396,7 @@ static bool is_left_out(const struct source *s, int file, const struct manifest_
 }
 
 /*
- * If the source is an archive, returns the index in s->files of its member `name`, or -1. All members of an archive are
+ * If the source is an archive, returns the index of its member `name` in s->files, or -1. All members of an archive are
  * in s->files.
  */
 static int find_archive_member_file(const struct source *s, const char *name)
@@ -433,7 +433,7 @@ static int find_non_layout_file(struct source *s, const char *name)
     return file;
 }
 
-/* Returns true if the name is that of a file in which layouts keep tensors. */
+/* Returns true if a file with this name may hold tensors in some layout. */
 static bool may_hold_tensors(const char *name)
 {
     static const char *const suffix[] = { ".pt", ".bin", ".safetensors", ".distcp", ".h5" };
@@ -497,8 +497,8 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
     for (int k = 0; k < s->n_files; k++) {
         const struct source_file *f = &s->file[k];
         /*
-         * A file that does not belong to the layout causes only a WARNING, because users add notes to a checkpoint, or
-         * a README or tokenizer to a model.
+         * A file that does not belong to the layout causes only a WARNING, because users may add notes to a checkpoint,
+         * or a README or a tokenizer to a model.
          */
         const bool is_extra = f->cls == FILE_OTHER && !f->pt && !has_tensors[f->file];
         const enum severity severity = is_extra ? SEV_WARNING : SEV_ERROR;

@@ -234,7 +234,7 @@ static void check_scale(const struct source *s, const char *name, const struct p
                "%s is %g, but a loss scale must be a finite number larger than 0", name, scale);
 }
 
-/* Check a value whose name is that of a loss scaler, or of its scale. */
+/* Check a value whose name is the name of a loss scaler or of its scale. */
 static void check_scaler_value(const struct source *s, const struct source_value *v, struct report *r)
 {
     const struct pk *member = v->tree ? pk_get(v->tree, "cur_scale") : NULL;

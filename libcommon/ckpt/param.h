@@ -16,8 +16,8 @@ struct source;
 struct tmap;
 
 /*
- * The fp32 states of a trained parameter: the fp32 master weight and both moments, in the order in which a universal
- * checkpoint lists them.
+ * The number of fp32 states of a trained parameter. These are the fp32 master weight and both moments, in the order in
+ * which a universal checkpoint lists them.
  */
 #define TRAINED_STATES 3
 extern const enum state trained_states[TRAINED_STATES];
@@ -29,7 +29,7 @@ extern const enum state trained_states[TRAINED_STATES];
 enum scale_use { SCALE_NONE, SCALE_OF_BLOCKS, SCALE_OF_BLOCKS_U8, SCALE_OF_SCALES };
 
 struct param {
-    /* canonical name of the parameter, as it is in the files: "3.mlp.dense_4h_to_h.weight" */
+    /* canonical name of the parameter in the files, such as "3.mlp.dense_4h_to_h.weight" */
     const char *name;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];           /* shape after all slices are merged, with padding rows */

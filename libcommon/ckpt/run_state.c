@@ -119,8 +119,8 @@ int64_t run_state_zero_stage(const struct pk *opt)
 /* ---- what the files of a save share ---- */
 
 /*
- * Keys whose values are equal in all mp_rank files of a save, and in those zero files that have them. `dict` is NULL
- * for a key at the top level; otherwise the key is in this dict (the arguments or the schedule).
+ * Keys whose values are equal in all mp_rank files of a save, and in those zero files that have the keys. `dict` is
+ * NULL for a key at the top level. Any other key is in this dict (the arguments or the schedule).
  */
 static const struct {
     const char *dict, *key;
@@ -409,7 +409,7 @@ static enum severity mismatch_severity(const struct source *s)
     return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
 }
 
-/* Compare all values of the file's arguments and schedule with those of the first file. */
+/* Compare all values in the arguments and the schedule of a file with the values in the first file. */
 static void check_values(const struct source *s, const struct source_file *f, const struct source_file *first,
                          struct report *r)
 {
@@ -423,7 +423,7 @@ static void check_values(const struct source *s, const struct source_file *f, co
 }
 
 /*
- * Compare the shared values of each file with those of the first file. For each file only the first difference is
+ * Compare the shared values of each file with those of the first file. Only the first difference of each file is
  * reported, because a file of another save differs in many values.
  */
 static void check_shared(const struct source *s, struct report *r)

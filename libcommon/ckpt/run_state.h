@@ -15,7 +15,10 @@ struct pk;
 struct pt;
 struct source;
 
-/* The state of the run. Values that tools use have members here; others are only in the trees of the open files. */
+/*
+ * The state of the run. Values that tools use are members of this struct. Other values are only in the trees of the
+ * open files.
+ */
 struct run_state {
     int64_t iteration;                  /* -1 if unknown */
     int64_t consumed_samples, consumed_tokens;      /* -1 if unknown */

@@ -97,8 +97,8 @@ bool source_left_out_masters(const struct source *s);
 /* Returns true if the source was opened as holes, and no file of its optimizer can be read. */
 bool source_lost_optimizer(const struct source *s);
 /*
- * Returns true if the pipeline engine's optimizer is stored in the form of ZeRO-1, as in fp16 runs. It returns false
- * for BF16_Optimizer.
+ * Returns true if the pipeline engine's optimizer is stored in the form of ZeRO-1, as in fp16 runs. Returns false for
+ * BF16_Optimizer.
  */
 bool source_has_zero1_optimizer(const struct source *s);
 /* Returns true if any parameter has Adam's moments. */
@@ -134,7 +134,7 @@ MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
 bool source_has_entries(const struct source *s);
 /* Returns true if every piece of a parameter is stored by one rank only, so that two pieces have different contents. */
 bool source_stores_pieces_once(const struct source *s);
-/* Returns true if the optimizer's states are flat vectors, and each rank stores a partition of them. */
+/* Returns true if the optimizer's states are flat vectors, and each rank stores a partition of these vectors. */
 bool source_has_flat_partitions(const struct source *s);
 /*
  * Returns the limit for the padding after the last parameter of a flat partition, in elements: a valid padding is

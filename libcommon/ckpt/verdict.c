@@ -22,8 +22,8 @@ static const char *unit(const struct verdict_of *of)
 }
 
 /*
- * Returns true if the tensor is an attention mask: it consists of zeros and infinities only, and its name does not end
- * in ".weight".
+ * Returns true if the tensor is an attention mask. An attention mask consists of zeros and infinities only, and its
+ * name does not end in ".weight".
  */
 static bool is_mask(const struct verdict_of *of)
 {
