@@ -83,7 +83,7 @@ void cli_printf(FILE *f, const char *fmt, ...) PRINTF_LIKE(2, 3);
  * returns.
  */
 void cli_start(struct cli *cli, char **argv, const char *tool);
-/* Set part and n_parts to the rank and size that the launcher has set, or to 0 and 1 if there is no launcher. */
+/* Set part and n_parts to the rank and size that the launcher has set. Without a launcher, they are set to 0 and 1. */
 void cli_find_launcher(struct cli *cli);
 /*
  * Set the defaults, and parse the options of argv. Returns 0, or -1 after printing the error on stderr. If --help or a

@@ -138,7 +138,7 @@ const struct option_row cli_rows_certificate[] = {
 
 /* ---- answers to --help and the like ---- */
 
-/* The commit from which this program was built; empty unless make was called with COMMIT. */
+/* The commit from which this program was built. It is empty if make was called without COMMIT. */
 #ifndef SHARDKIT_COMMIT
 #define SHARDKIT_COMMIT ""
 #endif

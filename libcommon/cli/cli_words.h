@@ -26,8 +26,8 @@ struct cli_words {
 };
 
 /*
- * Functions for the option table of a tool. cli_words_add() is the `take` function of the operand; its field must be a
- * struct cli_words. cli_words_given() is the `given` function of the table; its ctx must be the same struct.
+ * Functions for the option table of a tool. cli_words_add() is the `take` function of the operand, whose field must be
+ * a struct cli_words. cli_words_given() is the `given` function of the table, whose ctx must be the same struct.
  */
 int cli_words_add(void *words, const char *word, struct err *e);
 void cli_words_given(void *words, const struct option_given *g);

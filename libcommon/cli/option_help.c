@@ -180,8 +180,8 @@ static bool is_entry(const char *line, const char *command)
 }
 
 /*
- * Return the first word of the command's entry in the head. This is its name, or "(none)" if the command also works
- * without its name.
+ * Return the first word of the command's entry in the head. This is the name of the command, or "(none)" if the command
+ * also works without its name.
  */
 static const char *entry_word(const struct option_table *o, const struct option_command *c)
 {

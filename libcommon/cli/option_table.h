@@ -138,8 +138,8 @@ struct option_table {
 
 enum option_kind option_kind(const struct option_row *r);       /* never returns OPTION_PLAIN */
 /*
- * Returns true if the option has its own line in --help and is offered by the completion. Otherwise --help only lists
- * its name.
+ * Returns true if the option has its own line in --help and is offered by the completion. For any other option, --help
+ * lists only the name.
  */
 bool option_is_shown(const struct option_row *r);
 /*
@@ -183,8 +183,8 @@ void option_set_defaults(const struct option_table *o);
 MUST_CHECK int option_table_parse(const struct option_table *o, int argc, char **argv, struct err *e);
 
 /*
- * Return the code of --help or --version if argv contains one of them; else OPTION_ASKED_WORK. These options take
- * precedence over everything else on the command line.
+ * Return the code of --help or --version if argv contains one of these options. Otherwise return OPTION_ASKED_WORK.
+ * These options take precedence over everything else on the command line.
  */
 enum option_asked option_table_asks(const struct option_table *o, char **argv);
 

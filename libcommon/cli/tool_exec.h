@@ -13,8 +13,8 @@
 char *tool_find_file(const char *folder, const char *file);
 /*
  * Replace this process by the tool, and pass the words of argv to it. argv[0] is the name that the tool uses in
- * messages (cli_typed_name()). The tool is searched in the folder of this program, in ../libexec/shardkit, and in PATH.
- * Returns only if the tool cannot be started, with *e set.
+ * messages (cli_typed_name()). The tool is looked up in the folder of this program, in ../libexec/shardkit, and in
+ * PATH. Returns only if the tool cannot be started, with *e set.
  */
 void tool_exec(const char *tool, char **argv, struct err *e);
 

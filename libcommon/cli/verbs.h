@@ -31,7 +31,7 @@ extern const struct front_verb verbs[];       /* ends with a row without a name 
 extern const struct front_form forms[];       /* ends with a row without a name */
 extern const char *const verb_group_titles[N_VERB_GROUPS];
 
-/* Return the verb or form whose name is `name`, or NULL if there is none. A form is also found by its alias. */
+/* Return the verb or form with the name `name`, or NULL if there is none. A form is also found by its alias. */
 const struct front_verb *verb_find(const char *name);
 const struct front_form *form_find(const char *name);
 /*
