@@ -74,7 +74,7 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
 
 /*
  * Gather in log2(n) steps that double the data. Block j of the staging memory receives the bytes of member (rank + j)
- * mod n. Before the step with distance d, this member has d blocks; the step receives up to d more.
+ * mod n. Before the step with distance d, this member has d blocks. The step receives up to d more blocks.
  */
 static int gather_doubling(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {

@@ -116,8 +116,8 @@ struct comm_place {
 
 /*
  * Join the job. May be called once per process, before any thread that communicates. Sets *world. Returns -1 with
- *   ERR_USAGE  the launcher started N tasks but the ranks that can be connected are another number, the launcher's
- *              variables contradict each other, or the chosen transport is not built in
+ *   ERR_USAGE  the number of ranks that can be connected differs from the number of tasks that the launcher started;
+ *              the launcher's variables contradict each other; or the chosen transport is not built in
  *   ERR_SYS    a rank did not connect, or the network refused a connection
  * After -1 nothing has to be freed. The other ranks may not have detected the failure, so the program should exit with
  * status 1.
@@ -206,8 +206,8 @@ struct comm_data {
 };
 
 /*
- * Set out[i], for i < n, to the sum or maximum of in[i] over all members. in == out is allowed; otherwise the two must
- * not overlap.
+ * Set out[i], for i < n, to the sum or maximum of in[i] over all members. `in` and `out` must be equal or must not
+ * overlap.
  */
 MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
@@ -235,9 +235,10 @@ MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
- * Start a collective outside of the caller's stream. It begins after the work that was queued in `s` before this call;
- * work that is queued after comm_wait(*req) can use its result. Started collectives of one group are executed in the
- * order in which they were started. Without a device, a collective is complete on return and *req is NULL.
+ * Start a collective outside of the caller's stream. The collective begins after the work that was queued in `s` before
+ * this call. Work that is queued after comm_wait(*req) can use its result. Started collectives of one group are
+ * executed in the order in which they were started. Without a device, a collective is complete on return and *req is
+ * NULL.
  */
 struct comm_req;
 MUST_CHECK int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
@@ -270,13 +271,15 @@ static inline uint64_t comm_share_bytes(int size, uint64_t room)
 /*
  * A message in transit. From its start until comm_wait() the buffer must not be changed (for a send) or accessed at
  * all (for a receive). Starting never blocks and copies nothing. Messages between two members of a group arrive in
- * the order in which they were started. A receive gets the next one, which must have exactly its length.
+ * the order in which they were started. A receive gets the next message, which must have exactly its length.
  *
- * There is no deadlock as long as both sides of each message are started before either side waits for something
- * that comes after it. Waiting for a send may block until its receive is started. On a GPU messages travel outside
- * of the caller's stream: each begins after the work that was queued in `s` before its start, and work queued after
- * comm_wait() runs after it. On a GPU the first start between two members waits for the other's first start with
- * it. The first starts of several members must therefore not wait for each other in a cycle.
+ * There is no deadlock if both sides of each message are started before either side waits for an operation that comes
+ * after the message. Waiting for a send may block until the matching receive is started.
+ *
+ * On a GPU, messages travel outside of the caller's stream. A message begins after the work that was queued in `s`
+ * before its start, and work that is queued after comm_wait() runs after the message. The first start between two
+ * members waits for the matching start of the other member. The first starts of several members must therefore not wait
+ * for each other in a cycle.
  */
 
 /* Start to send the n elements of `in` to member `to`. */
@@ -303,8 +306,8 @@ MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err
  */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
 /*
- * Receive bytes that comm_host_send() sent. Host messages between two members form a sequence of their own, separate
- * from that of comm_send_start().
+ * Receive bytes that comm_host_send() sent. Host messages between two members have an order of their own, independent
+ * of the messages of comm_send_start().
  */
 MUST_CHECK int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e);
 MUST_CHECK int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t,

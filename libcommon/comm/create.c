@@ -28,8 +28,8 @@ static int exchange_proposal(struct comm_world *w, int peer, bool is_send, struc
 }
 
 /*
- * Create the group as its first member: receive the proposals of all members, choose the highest id, and send the
- * answer to all of them.
+ * Create the group as its first member. This receives the proposals of all members, chooses the highest id, and sends
+ * the answer to all members.
  */
 static int agree_as_first(struct comm *c, struct proposal *own, struct err *e)
 {

@@ -125,8 +125,8 @@ static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, 
     if (p->in.link && p->out.link)
         return p;
     /*
-     * Open the direction to the higher rank first, then the one to the lower rank, because both members must open them
-     * in the same order.
+     * Open the direction to the higher rank first, and then the direction to the lower rank, because both members must
+     * open the directions in the same order.
      */
     if (open_lane(c, low ? &p->out : &p->in, other, low, n_bytes, e) < 0 ||
         open_lane(c, low ? &p->in : &p->out, other, !low, n_bytes, e) < 0)
@@ -211,7 +211,7 @@ static int queue(const struct dev_net *net, struct dev_link *l, const struct col
     }
 }
 
-/* Carry out calls that need no communication, in a group of one or with n = 0. Returns false for all others. */
+/* Complete calls that need no communication: in a group of one, or with n = 0. Returns false for all other calls. */
 static bool handle_local_device_call(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
 {
     if (d->n > 0 && c->size > 1)

@@ -171,7 +171,7 @@ static int join_as_root(struct join *j, struct err *e)
 
 /*
  * Try to connect to this job's rank 0 at `port`. Returns the connection, or -1. If another program answers, *stranger
- * is set to the port.
+ * is set to `port`.
  */
 static int try_root(struct join *j, int port, int *stranger)
 {

@@ -106,7 +106,7 @@ void watch_timeout(struct watch *w, double seconds);
 
 /*
  * Returns the number of seconds that this rank has spent in communication calls so far. Calls that only queue work for
- * a GPU are not included; for these see comm_seconds_waiting(). Must be called by the thread that communicates.
+ * a GPU are not included; comm_seconds_waiting() returns their time. Must be called by the thread that communicates.
  */
 double watch_seconds_in_calls(const struct watch *w);
 

@@ -69,7 +69,7 @@ bool watch_may_last(struct watch *w);   /* returns true if the current call neve
 enum wire_kind {
     WIRE_HELLO = 1,             /* rank to root, first message */
     WIRE_GOODBYE,               /* both directions: an orderly end */
-    /* rank to root: comm_abort() was called; a = 1 + the lost rank that caused it, or 0; b = exit status */
+    /* rank to root: comm_abort() was called; a = 1 + the lost rank that caused this, or 0; b = exit status */
     WIRE_FAIL,
     WIRE_CRASH,                 /* rank to root: watch_crashed() was called; a = signal */
     WIRE_TERM,                  /* rank to root: SIGTERM arrived, this rank is about to end */
@@ -85,7 +85,7 @@ enum wire_kind {
     WIRE_ABORT,
 };
 
-/* Both ends run the same program on the same kind of machine, so the struct is sent as it is in memory. */
+/* Both ends run the same program on the same kind of machine, so the struct is sent without conversion. */
 struct wire {
     uint64_t token;
     int32_t kind, rank, a, b;
@@ -107,8 +107,8 @@ struct conn {
  */
 void conn_send(struct conn *c, const struct wire *head, const char *text);
 /*
- * Receive data of a message. Returns 1 if c->in contains a complete message, 0 if it is not complete yet, -1 if the
- * connection is closed (*why is then the errno, or 0 for an orderly close).
+ * Receive data of a message. Returns 1 if c->in contains a complete message, and 0 if the message is not complete yet.
+ * Returns -1 if the connection is closed; *why is then the errno, or 0 for an orderly close.
  */
 int conn_read(struct conn *c, uint64_t token, int *why);
 void conn_close(struct conn *c);
@@ -163,7 +163,7 @@ MUST_CHECK int watch_accept(struct watch *w, int listener, struct err *e);
 MUST_CHECK int watch_connect(struct watch *w, const struct watch_offer *offer, struct err *e);
 MUST_CHECK int watch_run(struct watch *w, struct err *e);
 /*
- * End the monitor in an orderly way: send a goodbye to the other monitors, and wait until this rank's monitor thread
+ * End the monitor in an orderly way. Sends a goodbye to the other monitors, and waits until this rank's monitor thread
  * has finished.
  */
 void watch_close(struct watch *w);
@@ -173,8 +173,8 @@ _Noreturn void watch_abort(struct watch *w, int status, const char *reason, int 
 void *watch_root_main(void *watch);
 void *watch_rank_main(void *watch);
 /*
- * Read the letters (enum wake) that other threads have written to the pipe, at most `room` of them. Returns their
- * number.
+ * Read at most `room` of the letters (enum wake) that other threads have written to the pipe. Returns the number of
+ * letters read.
  */
 int watch_letters(struct watch *w, char *letters, int room);
 void watch_log(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -30,7 +30,7 @@ enum watch_state {
     JOB_STALL_PRINTED,          /* the line that names the rank at the end of the chain of waits has been printed; the
                                  * job continues */
     /*
-     * a call exceeded the time limit: the job ends as soon as all ranks have reported their activity, which is printed
+     * a call exceeded the time limit; the job ends as soon as all ranks have reported their activity, which is printed
      * as a table
      */
     JOB_HANGS,
@@ -234,8 +234,8 @@ static int find_outsider(const struct root *m)
 }
 
 /*
- * Follow the chain of waits that starts with `rank`. Returns the last rank, which waits for no other. Returns -1 if the
- * chain is a cycle.
+ * Follow the chain of waits that starts with `rank`. Returns the last rank of the chain, which waits for no other rank.
+ * Returns -1 if the chain is a cycle.
  */
 static int find_culprit(const struct root *m, int rank)
 {
