@@ -412,7 +412,7 @@ static int report_h5_error(const struct h5_in *h, const char *object, struct err
 }
 
 /*
- * Check the file before the library opens it: magic, superblock, size and seal. Superblocks older than version 2 are
+ * Check magic, superblock, size and seal of the file before the library opens it. Superblocks older than version 2 are
  * refused, because this project never writes them.
  */
 static int check_outside(struct h5_in *h, struct err *e)

@@ -31,13 +31,13 @@
 #define H5_MAX_DIM TENSOR_MAX_DIM
 #define H5_TOP 0
 /*
- * A dataset of at least this many bytes begins at an offset that is a multiple of this number. A smaller dataset may
- * begin anywhere.
+ * A dataset of at least H5_ALIGN bytes begins at an offset that is a multiple of H5_ALIGN. A smaller dataset may begin
+ * anywhere.
  */
 #define H5_ALIGN 4096
 /*
- * Maximum number of segments of an external dataset. Their list is one object header message of at most 64 KiB, and
- * each segment needs 24 bytes in it.
+ * Maximum number of segments of an external dataset. The list of segments is one object header message of at most 64
+ * KiB, and each segment needs 24 bytes in this message.
  */
 #define H5_MAX_SEGMENTS 2700
 
@@ -67,8 +67,8 @@ struct h5_new {
     const int64_t *shape;
 };
 /*
- * Create a group or dataset inside group `in`. The functions below return its number, or -1 after a failure. The caller
- * closes every object with h5_done().
+ * Create a group or dataset inside group `in`. This function and the functions below return the number of the new
+ * object, or -1 after a failure. The caller closes every object with h5_done().
  */
 int64_t h5_new_group(struct h5_out *h, int64_t in, const char *name);
 /*
@@ -137,14 +137,15 @@ struct h5_dataset {
     const char **column;
 };
 /*
- * Describe an f32 dataset in *d. Its lists are allocated in the arena. Returns -1 with ERR_DATA if the storage of the
- * dataset is none of the kinds above.
+ * Describe an f32 dataset in *d. The lists in *d are allocated in the arena. Returns -1 with ERR_DATA if the storage of
+ * the dataset is of none of the kinds above.
  */
 MUST_CHECK int h5_inspect_dataset(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
                                   struct err *e);
 
 /*
- * Read a column of a table into memory of the arena. The functions below return the column's length, or -1 on failure.
+ * Read a column of a table into memory of the arena. This function and the functions below return the column's length,
+ * or -1 on failure.
  */
 MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v,
                               struct err *e);

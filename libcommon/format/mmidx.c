@@ -224,8 +224,8 @@ static int check_sequences(struct mmidx *m, struct err *e)
 }
 
 /*
- * Check the document entries. In the legacy form they are not checked: the reference implementation stored wrong
- * entries when it merged such files, and no program reads the entries.
+ * Check the document entries. They are not checked in the legacy form, because the reference implementation stored
+ * wrong entries when it merged such files, and no program reads these entries.
  */
 static int check_documents(const struct mmidx *m, struct err *e)
 {
@@ -433,7 +433,7 @@ static int out_sync(struct mmidx_out *o, struct err *e)
     return 0;
 }
 
-/* Close the file and free o. Removes the temporary file unless `keep` is set. */
+/* Close the file and free o. If `keep` is false, the temporary file is removed. */
 static void mmidx_out_close(struct mmidx_out *o, bool keep)
 {
     if (o->fd >= 0) {

@@ -16,9 +16,9 @@
 #include "libcommon/base/tensor.h"
 
 /*
- * Append a complete header to out: magic, version and dictionary, padded so that the data starts at a multiple of
- * 64. Types that NumPy lacks are declared as unsigned integers that hold the bit patterns: bf16 as '<u2', F8 as
- * '|u1', complex numbers of 32 bits as '<u4'. bool is '|b1'.
+ * Append a complete header to out: magic, version and dictionary, padded so that the data starts at a multiple of 64.
+ * Types that NumPy lacks are declared as unsigned integers that hold the bit patterns. bf16 is declared as '<u2', F8 as
+ * '|u1', and complex numbers of 32 bits as '<u4'. bool is '|b1'.
  */
 void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape);
 
@@ -34,14 +34,16 @@ struct npy {
 };
 
 /*
- * Map the file, and check its header and length completely. The values of the array are not checked. Read the data
- * through mapped_use(). Fails with ERR_SYS if the file cannot be opened (e->sys is ENOENT if it does not exist). Fails
- * with ERR_DATA if the header is damaged, if the type is not one of enum npy_type, if the array is not in C order, or
- * if the length of the file does not fit the shape.
+ * Map the file, and check its header and length completely. The values of the array are not checked. The caller must
+ * read the data through mapped_use(). Fails with ERR_SYS if the file cannot be opened (e->sys is ENOENT if it does not
+ * exist). Fails with ERR_DATA if the header is damaged, if the type is not one of enum npy_type, if the array is not in
+ * C order, or if the length of the file does not fit the shape.
  */
 MUST_CHECK int npy_open(const char *path, struct npy *a, struct err *e);
 void npy_close(struct npy *a);                      /* accepts a zeroed struct */
-/* Describes an array of any type and number of dimensions: its header, and the location of its elements in the file. */
+/*
+ * Describes an array of any type and number of dimensions by its header and the location of its elements in the file.
+ */
 struct npy_array {
     enum dtype dtype;                   /* '<u2' is reported as bf16, because npy_header() declares bf16 as '<u2' */
     int ndim;                           /* 0 .. TENSOR_MAX_DIM */

@@ -128,8 +128,8 @@ static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t foun
 }
 
 /*
- * Returns true if the file stores a CRC for the entry. torch can be configured to store no CRCs; all of them are then
- * 0.
+ * Returns true if the file stores a CRC for the entry. torch can be configured to store no CRCs. In this case all CRCs
+ * in the file are 0.
  */
 static bool has_crc(const struct zip_entry *x)
 {
@@ -300,8 +300,8 @@ static int read_pickle(struct pt_opener *o)
 /* ---- storages and views ---- */
 
 /*
- * Return the offset in the file of the byte from which node v was parsed. If the pickle is compressed, return its
- * offset in the pickle.
+ * Return the offset in the file of the byte from which node v was parsed. If the pickle is compressed, returns the
+ * offset of this byte in the pickle.
  */
 static uint64_t file_byte(const struct pt *pt, const struct pk *v)
 {
@@ -367,7 +367,7 @@ static int check_persid(struct pt_opener *o, const struct pk *v)
     return 0;
 }
 
-/* Parse sizes or strides. Returns false unless v is a sequence of at most PT_MAX_DIM numbers >= 0. */
+/* Parse sizes or strides. Returns false if v is not a sequence of at most PT_MAX_DIM numbers >= 0. */
 static bool read_dims(const struct pk *v, int *n, int64_t *out)
 {
     uint32_t count;
@@ -460,8 +460,8 @@ odd:
 }
 
 /*
- * Returns true if v is a call that describes a view of a storage, and the values of the view are simply those in the
- * storage.
+ * Returns true if v is a call that describes a view of a storage, and the values of the view are the unchanged values
+ * in the storage.
  */
 static bool is_tensor_call(const struct pk *v)
 {

@@ -109,9 +109,9 @@ bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
  */
 bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
 /*
- * Report classes that are not on the allow-list. ERROR "class": a callable that could do something when the file is
- * loaded (os, subprocess, builtins ...). WARNING "opaque": a plain object of the training software (megatron,
- * deepspeed, torch, apex, numpy ...), which is copied without being interpreted.
+ * Report classes that are not on the allow-list. A callable that could do something when the file is loaded (os,
+ * subprocess, builtins ...) is an ERROR "class". A plain object of the training software (megatron, deepspeed, torch,
+ * apex, numpy ...) is a WARNING "opaque"; it is copied without being interpreted.
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
 /*

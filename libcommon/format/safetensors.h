@@ -40,8 +40,9 @@ struct safetensors;
  */
 MUST_CHECK struct safetensors *safetensors_open(struct files *f, int file, struct err *e);
 /*
- * Like safetensors_open(), but accepts a file that ends before its tensors do. *cut is set to true for such a file, and
- * *e is then the error that safetensors_open() would return. The caller checks each tensor against the file's length.
+ * Open a file like safetensors_open(), but accept a file that ends before its tensors end. *cut is set to true for such
+ * a file, and *e is then the error that safetensors_open() would return. The caller must check each tensor against the
+ * length of the file.
  */
 MUST_CHECK struct safetensors *safetensors_open_cut(struct files *f, int file, bool *cut, struct err *e);
 void safetensors_close(struct safetensors *st);                 /* accepts NULL */

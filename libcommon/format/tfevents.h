@@ -23,8 +23,8 @@
 struct tfevents;
 /*
  * Create a new file DIR/events.out.tfevents.SECONDS.HOST.PID.N. DIR is created if it does not exist. Events are
- * buffered, and are written together in two cases: `queue` of them are waiting (1: every event is written at once), or
- * an event is added at least `wait_s` seconds after the first waiting event. Returns NULL with ERR_SYS on failure.
+ * buffered. They are written together when `queue` of them are waiting (1: every event is written at once), or when an
+ * event is added at least `wait_s` seconds after the first waiting event. Returns NULL with ERR_SYS on failure.
  */
 MUST_CHECK struct tfevents *tfevents_open(const char *dir, int64_t queue, double wait_s, struct err *e);
 const char *tfevents_path(const struct tfevents *t);

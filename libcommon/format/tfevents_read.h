@@ -20,9 +20,9 @@ struct tfevents_value {
 };
 
 /*
- * Call `each` for every scalar (simple_value) whose wall_s is at least since_s, in the order of the file. If the last
- * record is incomplete, it is ignored, because its writer has not finished it. Fails with ERR_SYS. Fails with ERR_DATA
- * and the offset if a record has wrong checksums or contents; `each` has then been called for all earlier records.
+ * Call `each` for every scalar (simple_value) whose wall_s is at least since_s, in the order of the file. An incomplete
+ * last record is ignored, because its writer has not finished it. Fails with ERR_SYS. Fails with ERR_DATA and the
+ * offset if a record has wrong checksums or contents; `each` has then been called for all earlier records.
  */
 MUST_CHECK int tfevents_read(const char *path, double since_s,
                              void (*each)(void *ctx, const struct tfevents_value *v), void *ctx, struct err *e);

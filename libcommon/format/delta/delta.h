@@ -33,7 +33,8 @@ struct delta_tensor {
      * read.
      */
     bool equal;
-    uint32_t base_crc, result_crc;      /* CRC-32 of all its bytes; set by the library unless `equal` is set */
+    /* CRC-32 of all bytes of the base and of the result; the library sets both, except if `equal` is set */
+    uint32_t base_crc, result_crc;
     uint64_t first_block;               /* index of its first block; set by the library */
 };
 
@@ -66,7 +67,7 @@ bool delta_is_changed(const struct delta_index *x, const struct delta_tensor *t)
 
 /* ---- writing ---- */
 
-/* Bytes [at, at + n) of tensor number `tensor`, of the base or of the result. `at` is a multiple of DELTA_BLOCK. */
+/* Bytes [at, at + n) of tensor number `tensor` of the base or of the result. `at` is a multiple of DELTA_BLOCK. */
 struct delta_range {
     int tensor;
     bool result;
@@ -101,7 +102,10 @@ MUST_CHECK struct delta *delta_open(const char *path, struct err *e);
 void delta_close(struct delta *d);                      /* NULL is allowed */
 const struct delta_index *delta_index(const struct delta *d);
 const char *delta_path(const struct delta *d);          /* returns the path of the file, for messages */
-/* Returns the CRC-32 of the index, which covers the CRCs of all blocks and tensors, so it identifies the delta. */
+/*
+ * Returns the CRC-32 of the index. It identifies the delta, because the index contains the CRCs of all blocks and
+ * tensors.
+ */
 uint32_t delta_digest(const struct delta *d);
 
 struct delta_coder;

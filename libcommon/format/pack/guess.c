@@ -31,7 +31,7 @@ static inline void store16(uint8_t *p, uint16_t x)
     p[1] = (uint8_t)(x >> 8);
 }
 
-/* Same as f32_to_bf16() in base/dtype.c. This copy must never change, because it is part of the format. */
+/* Rounds like f32_to_bf16() in base/dtype.c. This copy must never change, because it is part of the format. */
 static inline uint16_t round_bf16(uint32_t x)
 {
     uint32_t up = (x + 0x7fff + (x >> 16 & 1)) >> 16, nan = x >> 16 | 0x40;

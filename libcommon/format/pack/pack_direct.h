@@ -39,8 +39,8 @@ struct pack_direct_file {
 };
 MUST_CHECK int pack_direct_open(struct pack_direct_file *f, const char *path);      /* returns -1 with errno set */
 /*
- * Write n bytes at offset `at`. In memory they must be at pack_direct_place(room, at). Whole blocks bypass the page
- * cache. May be called from any thread. Returns -1 with errno set.
+ * Write n bytes at offset `at`. In memory, the bytes must be at pack_direct_place(room, at). Whole blocks bypass the
+ * page cache. May be called from any thread. Returns -1 with errno set.
  */
 MUST_CHECK int pack_direct_write(const struct pack_direct_file *f, const uint8_t *p, size_t n, uint64_t at);
 MUST_CHECK int pack_direct_close(struct pack_direct_file *f);       /* syncs and closes the file; returns -1 with

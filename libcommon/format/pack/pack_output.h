@@ -36,8 +36,8 @@ MUST_CHECK int pack_output_open(struct pack_output *o, const char *path, struct 
 bool pack_output_add(struct pack_output *o, const void *p, size_t n, uint8_t **spare, uint64_t *at);
 MUST_CHECK int pack_output_write(struct pack_output *o, const uint8_t *block, uint64_t at, struct err *e);
 /*
- * Add the last bytes, of any number, and sync the file. Must be called by one thread, after all full blocks have been
- * written.
+ * Add the remaining bytes, of any number, and sync the file. Must be called by one thread, after all full blocks have
+ * been written.
  */
 MUST_CHECK int pack_output_finish(struct pack_output *o, const void *p, size_t n, struct err *e);
 void pack_output_close(struct pack_output *o);

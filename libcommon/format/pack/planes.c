@@ -26,10 +26,10 @@
 enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
 
 /*
- * Level 1 is used for data that is not numbers. A plane of numbers has no repetitions that could be found; only the
- * frequencies of its bytes differ. For exponents of trained states, compression without a search for matches (0.47
- * GB/s) was 2.6 times as fast as level -20, and its output was 0.5 % smaller. Level 1 makes the output 8 % smaller, at
- * 0.14 GB/s.
+ * Level 1 is used for data that is not numbers. Numbers use LEVEL_PLANE, because a plane of numbers has no repetitions
+ * that could be found; only the frequencies of its bytes differ. For exponents of trained states, compression without a
+ * search for matches (0.47 GB/s) was 2.6 times as fast as level -20, and its output was 0.5 % smaller. Level 1 makes
+ * the output 8 % smaller, at 0.14 GB/s.
  */
 enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
@@ -119,7 +119,7 @@ static inline __m128i back4(__m128i x)
 }
 
 /*
- * Each *_simd function processes 16 numbers per step. It returns the index of the first number that it has not
+ * Each *_simd function processes 16 numbers per step. It returns the index of the first number that has not been
  * processed. Plain loops process the remaining numbers.
  */
 static uint32_t split_planes2_simd(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
@@ -343,9 +343,9 @@ static void join_planes(const uint8_t *const *plane, uint32_t n, int width, uint
 /* ---- one plane ---- */
 
 /*
- * Determine from a sample of the numbers which planes compression would make smaller. If a value occurs c times among
- * the m bytes of a plane, the sum of c^2 / m^2 over all values is the probability that two bytes are equal. It is 1/256
- * if all values are equally frequent; zstd cannot compress such a plane.
+ * Determine, from a sample of the numbers, which planes compression would make smaller. If a value occurs c times among
+ * the m bytes of a plane, the sum of c^2 / m^2 over all values is the probability that two bytes are equal. If all
+ * values are equally frequent, the sum is 1/256, and zstd cannot compress the plane.
  */
 static void find_compressible_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
 {

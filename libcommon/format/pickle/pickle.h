@@ -142,7 +142,8 @@ void pickle_write(const struct pk *root, struct strbuf *out);
  * Functions that read a tree. They return NULL or false if v has another form. v may be NULL, except in pk_is_plain().
  */
 /*
- * Return the value of string key `key` of a dict, of an OrderedDict, or of the state of an object such as a Namespace.
+ * Return the value of the string key `key` in a dict, in an OrderedDict, or in the state of an object such as a
+ * Namespace.
  */
 struct pk *pk_get(const struct pk *v, const char *key);
 /*

@@ -9,7 +9,8 @@ struct pickle_known {
 };
 
 /*
- * See docs/formats.md, section 3.3. The list is sorted by use, not by name, because it is short and is read by people.
+ * The known classes; see docs/formats.md, section 3.3. The list is sorted by use and not by name, because it is short
+ * and is read by people.
  */
 static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},

@@ -957,7 +957,7 @@ static void list_node(struct lists *l, struct pk *v, bool called)
 
 static int resolve_node(struct lists *l, struct pk *v, int depth, bool called)
 {
-    /* The same global may be called in one place of the tree and be a value in another. */
+    /* The same global may be called in one place of the tree and be a plain value in another place. */
     if (v->mark == DONE && v->type == PK_GLOBAL && !called && !v->opaque)
         list_node(l, v, false);
     if (v->mark == DONE)

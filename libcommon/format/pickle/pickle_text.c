@@ -26,8 +26,8 @@ static void text_string(struct strbuf *out, const char *s, uint64_t len)
         else if (c < ' ' || c == 0x7f)
             strbuf_addf(out, "\\u%04x", c);
         /*
-         * The bytes ED A0..BF xx encode a lone surrogate. Only Python accepts that as UTF-8, so it is printed as an
-         * escape.
+         * The bytes ED A0..BF xx encode a lone surrogate. Only Python accepts this as UTF-8, so the surrogate is
+         * printed as an escape.
          */
         else if (c == 0xed && (uint8_t)s[i + 1] >= 0xa0) {
             strbuf_addf(out, "\\u%04x", 0xd000 | ((uint8_t)s[i + 1] & 0x3f) << 6 | ((uint8_t)s[i + 2] & 0x3f));
