@@ -32,8 +32,8 @@ struct model_config {
  */
 const char *config_position_name(int64_t value);
 /*
- * Set *c from `args`, the training arguments (a Namespace in mp_rank files). Members without an argument become 0. args
- * may be NULL.
+ * Set *c from the training arguments `args` (a Namespace in mp_rank files). Members without an argument become 0.
+ * `args` may be NULL.
  */
 void model_config_from_args(struct model_config *c, const struct pk *args);
 /*

@@ -104,7 +104,7 @@ enum merge_rule family_merge(const struct family_rule *r, const char *name);
  */
 const char *family_core_name(const struct family_rule *r);
 /*
- * Returns the position in the model of the rule's parameters: -1 before the layers, 0 in each layer, 1 after the
+ * Returns the position of the rule's parameters in the model: -1 before the layers, 0 in each layer, 1 after the
  * layers.
  */
 int family_place(const struct family *r, const struct family_rule *rule);

@@ -67,7 +67,7 @@ static int check_spec(const struct mmidx *data, const struct gpt_index_spec *spe
     return 0;
 }
 
-/* Compute the number of epochs E: the smallest E >= 1 with (E T - 1) / s >= ns, that is, E T >= ns s + 1. */
+/* Compute the number of epochs E. It is the smallest E >= 1 with (E T - 1) / s >= ns, that is, E T >= ns s + 1. */
 static int count_epochs(const struct mmidx *data, const struct gpt_index_spec *spec, struct gpt_index_plan *plan,
                         struct err *e)
 {

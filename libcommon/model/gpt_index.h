@@ -51,7 +51,10 @@ struct gpt_index_progress {
     atomic_llong done, total;
     /* the part of a blend (dataset.h) that is being built, and the number of parts */
     atomic_int part, n_parts;
-    /* if set, the build ends with ERR_STOP within milliseconds, unless a file is being synced */
+    /*
+     * true: end the build with ERR_STOP. The build ends within milliseconds, or when the file that is being synced has
+     * been synced
+     */
     atomic_bool stop;
     /* minimum number of seconds between two partial results; 0: one is stored after each piece of work */
     double keep_s;

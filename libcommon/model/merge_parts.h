@@ -12,8 +12,8 @@
 #include "libcommon/format/pickle/pickle.h"
 
 /*
- * Convert a pattern "^...$" of literal characters, with or without backslashes, to the name that it matches. Returns
- * NULL if the pattern has another form. The caller frees the name.
+ * Convert a pattern "^...$" of literal characters, with or without backslashes, to the name that the pattern matches.
+ * Returns NULL if the pattern has another form. The caller frees the name.
  */
 char *merge_parts_name(const char *pattern);
 
@@ -28,8 +28,8 @@ struct merge_parts {
 struct merge_parts_list;
 /*
  * Read the lists in `info`, a universal_checkpoint_info block. The result may be empty. It refers to the tree of
- * `info`, which must outlive it. Returns NULL after reporting an ERROR "universal_info" for `file` if an entry has a
- * form that is not supported.
+ * `info`, which must outlive it. If an entry has a form that is not supported, reports an ERROR "universal_info" for
+ * `file` and returns NULL.
  */
 struct merge_parts_list *merge_parts_read(const struct pk *info, const char *file, struct report *r);
 void merge_parts_free(struct merge_parts_list *l);      /* NULL is allowed */

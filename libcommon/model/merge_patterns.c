@@ -268,7 +268,7 @@ static int n_matched(const struct pattern *p, const char *const *names, int n)
 
 /*
  * Report patterns that match no parameter, names that two patterns of a list match, and merge rules that differ from
- * those in the table (params.h).
+ * the rules in the table (params.h).
  */
 static void check_matches(const struct merge_patterns *p, const char *const *names, int n,
                           const char *file, struct report *r)

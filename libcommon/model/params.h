@@ -105,8 +105,8 @@ int param_order(const char *param);
 enum merge_rule merge_rule_of(const char *param);
 bool merge_rule_known(const char *param);               /* returns false if merge_rule_of() returns only this default */
 /*
- * Returns true if the name is that of a parameter in tied_modules (the embedding), which the first and the last
- * pipeline stage store.
+ * Returns true if the name belongs to a parameter in tied_modules (the embedding). The first and the last pipeline
+ * stage store such a parameter.
  */
 bool param_is_tied(const char *param);
 /*

@@ -93,7 +93,7 @@ static void try_from(struct best *b, const struct best *before, double part, int
 {
     double max = before->max > part ? before->max : part, min = before->min < part ? before->min : part;
 
-    /* among equal partitions, the one with the shortest last stage wins */
+    /* among equal partitions, the one with the shortest last stage is chosen */
     if (b->cost >= max - min)
         *b = (struct best){ .cost = max - min, .max = max, .min = min, .from = from };
 }

@@ -43,9 +43,9 @@ const char *schedule_style_name(enum schedule_decay style);     /* such as "cosi
 int schedule_style_of(const char *name);
 
 /*
- * Read the schedule in an mp_rank file: the dict lr_scheduler, and the number of decay tokens in `args`. Returns false
- * and leaves *lr unchanged if there is no schedule, if a value that the rate depends on is missing, or if there is no
- * decay phase.
+ * Read the schedule in an mp_rank file. It consists of the dict lr_scheduler, and the number of decay tokens in `args`.
+ * Returns false and leaves *lr unchanged if there is no schedule, if a value on which the rate depends is missing, or
+ * if there is no decay phase.
  */
 bool schedule_lr_read(struct schedule_lr *lr, const struct pk *lr_scheduler, const struct pk *args);
 
