@@ -86,7 +86,7 @@ struct run {
     _Atomic bool stop;
 };
 
-/* Record an error, unless the run has already failed, and stop all workers. Returns false. */
+/* Stop all workers. Record the error, except if the run has already failed. Returns false. */
 static inline bool exec_fail(struct run *x, const struct err *e)
 {
     pthread_mutex_lock(&x->lock);

@@ -63,7 +63,7 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
 }
 
 /*
- * Hash n bytes at src, and copy them to dst unless that is NULL. Invalid values are counted while the bytes are in the
+ * Hash n bytes at src. If dst is not NULL, also copy them to dst. Invalid values are counted while the bytes are in the
  * cache.
  */
 static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *src, uint64_t n)

@@ -134,8 +134,8 @@ void outputs_refuse_direct(struct outputs *o, int dst)
 }
 
 /*
- * Returns the alignment in memory that the file system requires, which Linux 6.1 and later report. Otherwise returns
- * the page size, which is sufficient for every disk.
+ * Returns the alignment in memory that the file system requires. Linux 6.1 and later report it. Otherwise returns the
+ * page size, which is sufficient for every disk.
  */
 static unsigned direct_mem_align(int fd)
 {

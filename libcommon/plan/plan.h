@@ -208,9 +208,9 @@ MUST_CHECK int plan_check_records(struct plan *p, struct err *e);
  * offsets, sizes, CRCs and file names. The names are relative to `root`, because the checkpoint may have a different
  * path on each host.
  *
- * plan_seen() considers the records that have a CRC and from which items read, in the order of their places. It writes
- * to out[] what this process has read of each of them. Returns the number of these records; if `out` is NULL, it does
- * nothing else.
+ * plan_seen() lists in out[] what this process has read of each record, in the order of the records' places. It lists
+ * only records that have a CRC and from which items read. Returns the number of these records. If `out` is NULL, only
+ * this number is determined.
  *
  * plan_seen_add() adds the list of another process. Returns -1 with ERR_DATA if this completes a record and the CRC is
  * wrong.

@@ -118,7 +118,7 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
 /*
  * ---- the common types: their bits are tested, for several floats at a time, before sums are computed ----
  *
- * This code is compiled twice, because on processors with vectors of twice the width it takes half the time. The
+ * This code is compiled twice, because it takes half the time on processors with vectors of twice the width. The
  * additions and their order are the same in both versions, so the results have the same bits.
  */
 #define TWICE static inline __attribute__((always_inline))
@@ -541,9 +541,9 @@ double stats_diff_rel_l2(const struct stats_diff *d)
  * ---- invalid values ----
  *
  * A block is first tested as a whole. Its elements are counted only if it contains an invalid value. The test uses the
- * bits of a number without the sign. Infinity and NaN have an exponent of all ones. To the bits, the difference between
- * the sign bit and this exponent is added: the sum has the sign bit set exactly for infinity and NaN. The test runs at
- * 20 GB/s per core on data in the cache, so it does not slow down a conversion.
+ * bits of a number without the sign. Infinity and NaN have an exponent of all ones. The test adds the difference
+ * between the sign bit and this exponent to the bits. The sum has the sign bit set exactly for infinity and NaN. The
+ * test runs at 20 GB/s per core on data in the cache, so it does not slow down a conversion.
  */
 enum { ODD_BLOCK = 4096, ODD_LANES = 32 };      /* size of a block, and of a vector, in bytes */
 typedef uint32_t wide __attribute__((vector_size(ODD_LANES)));
