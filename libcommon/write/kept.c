@@ -125,7 +125,7 @@ static int clone_file(const char *from, const char *to)
 
 /*
  * Make `to` a hard link to `from`. If `from` is a symbolic link, the file to which it refers is linked, because a
- * relative link could refer to another file from the new folder. Returns -1 with errno set on error.
+ * relative symbolic link could refer to another file from the new folder. Returns -1 with errno set on error.
  */
 static int link_file(const char *from, const char *to)
 {

@@ -154,7 +154,9 @@ static int compare_sizes(const char *dir, const char *out, struct err *e)
     return rc;
 }
 
-/* Returns true if the digest of a tensor in OUT differs from that of the same elements in the source's manifest. */
+/*
+ * Returns true if the digest of a tensor in OUT differs from the digest of the same elements in the source's manifest.
+ */
 static bool is_other_tensor(const struct source *s, const json_t *t)
 {
     const char *name = json_string_value(json_object_get(t, "name"));

@@ -36,7 +36,7 @@ struct sink_item {
     bool repeated;
 };
 
-/* One logical tensor that a sink has written, for the manifest. The digest is that of the merged tensor. */
+/* One logical tensor that a sink has written, for the manifest. The digest is the digest of the merged tensor. */
 struct sink_tensor {
     const char *name;
     int param;                  /* index of the parameter in the source */
@@ -78,8 +78,8 @@ struct sink_ops {
     /*
      * For sinks whose items are not whole tensors; otherwise NULL.
      *   look       is called with every chunk of an item as it is written (exec_opts.look)
-     *   tensors    lists the tensors that were written, once all items are done; returns their number. The caller frees
-     *              *out
+     *   tensors    lists the tensors that were written; called when all items are done. Returns the number of tensors.
+     *              The caller frees *out
      */
     void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
     int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
