@@ -33,8 +33,8 @@ struct tile_config {
 };
 
 /*
- * Linux lets a process use the tiles, whose contents take 8 KB, only after the process has requested permission:
- * arch/x86/include/uapi/asm/prctl.h.
+ * Linux lets a process use the tiles only after the process has requested permission, because the contents of the tiles
+ * take 8 KB (arch/x86/include/uapi/asm/prctl.h).
  */
 bool amx_usable(void)
 {
@@ -71,8 +71,8 @@ WITH_TILES static void tiles_multiply(int64_t steps, const uint32_t *a, const ui
     const int64_t row = 4 * ldc, half = 16 * ldc, a_row = 4 * AMX_SLOTS, b_row = 4 * AMX_WIDTH;
 
     /*
-     * This makes the compiler assume that memory is read here: gcc's tile loads are asm statements that do not declare
-     * it.
+     * This statement makes the compiler assume that memory is read here. It is needed because gcc's tile loads are asm
+     * statements that do not declare the memory that they read.
      */
     __asm__ volatile("" ::: "memory");
     if (add) {

@@ -153,7 +153,7 @@ static void attention(const struct kernel_attention *a, enum dtype t, struct dev
     size_t floats = (size_t)(2 * TILE * up_i64(a->hd, 16) + 2 * TILE * tile_row(a->hd));
 
     (void)s;
-    /* Process the longest items first: the tiles at the end of a sample attend to the most keys. */
+    /* Process the longest items first. These are the tiles at the end of a sample, which attend to the most keys. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(static, 1)
     for (int64_t i = 0; i < tiles * heads; i++) {
         struct attention_room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));

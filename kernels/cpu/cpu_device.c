@@ -26,7 +26,7 @@ static void *cpu_alloc(uint64_t bytes, struct err *e)
         return NULL;
     }
     if (unit == HUGE_PAGE)
-        /* a failure is ignored: without huge pages the program is only slower */
+        /* a failure is ignored, because the program is only slower without huge pages */
         madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }

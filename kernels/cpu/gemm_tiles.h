@@ -8,7 +8,7 @@
 #include "kernels/cpu/panels.h"
 
 /*
- * Pack a part of x as consecutive panels of AMX_WIDTH rows, each up(part.nk, AMX_DEPTH) numbers long. Rows and
+ * Pack a part of x as consecutive panels of AMX_WIDTH rows. A panel is up(part.nk, AMX_DEPTH) numbers long. Rows and
  * numbers after the end of the part are zeros.
  */
 #define tiles_pack_a ISA_NAME(tiles_pack_a)

@@ -8,7 +8,7 @@
 
 struct out {
     void *y;
-    /* the input of GELU: written by the forward pass and read for the gradient; NULL: none */
+    /* the input of GELU, which the forward pass writes and the gradient reads; NULL: it is not stored */
     void *pre;
     const void *bias;
     int64_t ld;

@@ -58,7 +58,7 @@ ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rou
     }
 }
 
-/* Returns a vector with first, first + step, first + 2 * step, ... */
+/* Returns a vector with the elements first, first + step, first + 2 * step, ... */
 ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
 {
     philox_vec c = { 0 };

@@ -62,7 +62,7 @@ ALWAYS_INLINE void transpose_8x8(uint32_t *to, int64_t step, const void *p, int6
 #endif
 
 #ifdef __AVX512F__
-/* Transpose sixteen slots of sixteen rows. Apart from the size it works like transpose_8x8(). */
+/* Transpose sixteen slots of sixteen rows. Apart from the size, this function works like transpose_8x8(). */
 ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m512i r[16], t[16];

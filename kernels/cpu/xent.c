@@ -68,7 +68,10 @@ static void xent_stat(float *stat, const struct kernel_xent *x, enum dtype t, st
 }
 
 #if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
-/* Vectorizing the loop over ranks, which are few, ends gcc 12 for aarch64 with an internal error. */
+/*
+ * The loop over ranks is not vectorised, because this ends gcc 12 for aarch64 with an internal error. There are only
+ * few ranks.
+ */
 __attribute__((optimize("no-tree-loop-vectorize")))
 #endif
 static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s)

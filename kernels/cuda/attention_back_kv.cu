@@ -167,7 +167,10 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
     }
 }
 
-/* Build the left operand of the product that sums dV: the probabilities, with zeros for dropped elements. */
+/*
+ * Build the left operand of the product that sums dV. It consists of the probabilities, with zeros for dropped
+ * elements.
+ */
 template <typename T, bool HAS_DROP, int N>
 static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2],
                                                  const struct kept_columns &kept)
@@ -221,7 +224,7 @@ template <int HD> struct back_kv_thread {
     ring<2> own;
     ring<shape::stages> at;
     int before;                         /* the stage whose last products may still be running, or -1 */
-    /* the barrier of the previous item's k and v while its dk and dv are being written; else NULL */
+    /* the barrier of the previous item's k and v, while dk and dv of that item are being written; otherwise NULL */
     barrier *leaving;
     struct tile_place p;
     int first_key, key, column;         /* first key of the warpgroup; the thread's rows are `key` and key + 8 */

@@ -39,7 +39,7 @@ bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const voi
     cuuint32_t box[4] = { wide ? 64u : 32u, 1, (cuuint32_t)rows, 1 }, step[4] = { 1, 1, 1, 1 };
     encode_function encode = encoder();
 
-    /* The type is declared as one of two bytes. Its kind does not matter, because the data is only copied. */
+    /* The type is declared as a type of two bytes. Its kind does not matter, because the data is only copied. */
     return encode && aligned16(p) && head_stride % 8 == 0 && token_stride % 8 == 0 &&
            encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, size, stride, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,

@@ -31,7 +31,9 @@ int64_t cuda_column_chunks(int64_t m, int64_t n)
     return max_i64(1, min_i64(want, m / (2 * ROW_LANES)));
 }
 
-/* number of rows that a thread loads ahead; the code does it explicitly, because `da` may be `x` */
+/*
+ * number of rows that a thread loads ahead; the code does this explicitly, because `da` may be the same memory as `x`
+ */
 #define BATCH 4
 
 /*

@@ -368,7 +368,7 @@ int cuda_device_open(int ordinal, struct err *e)
                   status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
         return -1;
     }
-    /* If only one GPU is visible, use it: a launcher may make a different GPU visible to each rank. */
+    /* If only one GPU is visible, it is used, because a launcher may make a different GPU visible to each rank. */
     if (n == 1)
         ordinal = 0;
     if (ordinal < 0 || ordinal >= n) {

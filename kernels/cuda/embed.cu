@@ -17,7 +17,7 @@
 
 /* ---- forward ---- */
 
-/* Each thread processes N elements; a row consists of `packs` such units. */
+/* Each thread processes N elements, called a pack. A row consists of `packs` packs. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
 gather(const struct kernel_embed g, int64_t packs)
@@ -333,7 +333,7 @@ position_rows(const struct kernel_position_back g)
         unsigned votes = __ballot_sync(0xffffffffu, hit);
         int before = 0, all = 0;
 
-        if (!__syncthreads_or(hit))     /* also a barrier: all threads have processed the previous list */
+        if (!__syncthreads_or(hit))     /* this call is also a barrier: all threads have processed the previous list */
             continue;
         if (threadIdx.x % 32 == 0)
             count[warp] = __popc(votes);

@@ -54,7 +54,7 @@ struct peers {
     char *base, *box;
     uint64_t bytes, room;               /* room: size of the box in bytes for each of the other members */
     struct member of[PEERS_MOST];
-    uint32_t calls, summed;             /* number of the last call, and of the last call that used the boxes */
+    uint32_t calls, summed;             /* number of the last call, and number of the last call that used the boxes */
 };
 
 /* ---- functions of the driver, which are looked up by name because the driver's library is not linked ---- */
@@ -208,7 +208,7 @@ static CUdeviceptr word_at(char *box, enum peer_word w, int from)
     return (CUdeviceptr)(box + ((int)w * PEERS_MOST + from) * sizeof(uint32_t));
 }
 
-/* Write the word w to every other member, after all work that was queued in s before. */
+/* Write the word w to every other member, after all work that was queued in s before this call. */
 static void write_peer_words(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)

@@ -68,7 +68,7 @@ template <typename T, int N> __device__ __forceinline__ void see(struct running 
         r.sum *= expf(r.top - top);
         r.top = top;
     }
-    /* All values so far are -infinity: each contributes 0 relative to any number. */
+    /* If all values so far are -infinity, each of them contributes 0 relative to any number. */
     top = r.top == -INFINITY ? 0.0f : r.top;
     #pragma unroll
     for (int j = 0; j < N; j++)
