@@ -22,8 +22,8 @@ enum { READ_AT_ONCE = 8 << 20 };
 enum { MAX_THREADS = 1024 };            /* as the option --threads */
 
 /*
- * This lock protects the stop flag below, and the HDF5 library, which is not thread-safe. sk_open() and sk_verify() use
- * both.
+ * This lock protects the stop flag below and the HDF5 library, which is not thread-safe. sk_open() and sk_verify() use
+ * the lock.
  */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static const volatile int *stop_flag;

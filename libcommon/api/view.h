@@ -35,7 +35,7 @@ struct view_unread {
     const char *why;            /* the reason, such as "a sparse tensor: save it after .to_dense()" */
 };
 
-/* Selects what of a checkpoint is opened and listed. The strings must outlive the view. */
+/* Selects the part of a checkpoint that is opened and listed. The strings must outlive the view. */
 struct view_select {
     const char *glob;           /* shell pattern that the names must match; NULL: all tensors */
     /* list only this state; -1: all states. With STATE_BF16 the files of the optimizer are not opened */
@@ -79,7 +79,7 @@ bool view_is_file(const char *path);
  * cannot be read is added to `r` as an error "unread".
  */
 MUST_CHECK struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e);
-/* List the tensors of v->source again, after the source was replaced or its names were changed. */
+/* List the tensors of v->source again. This must be called after the source was replaced or its names were changed. */
 void view_list(struct view *v);
 void view_close(struct view *v);                        /* accepts NULL */
 /* Returns -1 with ERR_DATA if o->glob was given and matched no name. */
