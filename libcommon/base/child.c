@@ -91,7 +91,7 @@ static void exec_child_program(const struct child_call *c, const struct child_st
     _exit(write(errno_pipe, &failed, sizeof failed) == sizeof failed ? 127 : 126);
 }
 
-/* Start the child. posix_spawn() is not used because it cannot make the child end with its parent. */
+/* Start the child. posix_spawn() is not used, because it cannot make the child end when its parent ends. */
 static int fork_child(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
 {
     const pid_t parent = getpid();
@@ -186,7 +186,7 @@ static void wait_child_exit(int pidfd)
     poll(&p, pidfd < 0 ? 0 : 1, 50);
 }
 
-/* End the child: SIGTERM first, so that it can clean up, then SIGKILL. */
+/* End the child. SIGTERM is sent first, so that the child can clean up, and SIGKILL after that. */
 static void end_child(pid_t child, int pidfd, int *wstatus)
 {
     const double begun = clock_s();

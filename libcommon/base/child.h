@@ -42,7 +42,7 @@ struct child_call {
  *   the error that feed() returned
  */
 MUST_CHECK int child_run(const struct child_call *c, int *status, struct err *e);
-/* Returns the last line of a program's output for use in a message. Control characters are replaced by '?'. */
+/* Returns the last line of a program's output, for use in a message. Control characters are replaced by '?'. */
 const char *child_last_words(const struct strbuf *output, char *buf, size_t size);
 
 #endif

@@ -259,7 +259,7 @@ uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, si
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted)
 {
     atomic_fetch_xor(&s->acc, shifted);
-    /* `seen` must be updated after `acc`: a thread that finds `seen` complete then also finds `acc` complete. */
+    /* `seen` must be updated after `acc`, so that a thread that finds `seen` complete also finds `acc` complete. */
     return atomic_fetch_add(&s->seen, len) + len;
 }
 

@@ -45,7 +45,7 @@ struct dev_ops {
     struct dev_event *(*event_new)(void);
     void (*event_free)(struct dev_event *v);
     void (*event_record)(struct dev_event *v, struct dev_stream *s);
-    /* `s` continues only after the work that `v` recorded is complete. The host does not wait. */
+    /* Make `s` wait until the work that `v` recorded is complete. The host does not wait. */
     void (*stream_wait)(struct dev_stream *s, struct dev_event *v);
     bool (*event_done)(struct dev_event *v);
     /* Get the bytes of device memory: total, and free now. */

@@ -55,7 +55,10 @@ bool dtype_is_signed_magnitude(enum dtype t);
  * type of the scales of such weights.
  */
 bool dtype_is_weight(enum dtype t);
-/* Returns true if NaN is a value of t: for the floating-point types without FP4 and FP6, and for complex types. */
+/*
+ * Returns true if NaN is a value of t. This is true for complex types and for all floating-point types except FP4 and
+ * FP6.
+ */
 bool dtype_has_nan(enum dtype t);
 /* Returns true for F64, F32, F16 and BF16. Only for these types are sums and means computed. */
 bool dtype_is_float(enum dtype t);

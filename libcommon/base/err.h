@@ -32,7 +32,7 @@ struct err {
 /* Passed to err_data() if the fault concerns the whole file, so that no byte can be named. */
 #define ERR_NO_BYTE UINT64_MAX
 
-/* Format "PATH: WHAT: strerror(errno)". errno is saved before anything else happens. */
+/* Format "PATH: WHAT: strerror(errno)". errno is saved first. */
 void err_sys(struct err *e, const char *path, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Format "PATH: at byte AT: WHAT", or "PATH: WHAT" with ERR_NO_BYTE. */
 void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...) PRINTF_LIKE(4, 5);

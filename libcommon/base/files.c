@@ -78,7 +78,7 @@ struct identity {
 struct disk {
     char *path;                         /* NULL: a spool file */
     int fd, fd_direct;
-    int pins;                           /* number of users; while > 0 the descriptor must not be closed */
+    int pins;                           /* number of users; the descriptor must not be closed while there are any */
     bool has_items;
     struct identity id;                 /* the file's identity when it was added; all members are 0 for a spool file */
 };
@@ -1207,7 +1207,7 @@ char *path_base(const char *path)
     return str_fmt("%.*s", (int)(n - i), path + i);
 }
 
-/* Returns true if two paths are spelled the same, apart from slashes at the end. */
+/* Returns true if two paths are spelled the same, ignoring slashes at the end. */
 static bool is_same_spelling(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);
