@@ -261,7 +261,7 @@ static void record_compared_piece(struct compared_pieces *c, int weights_file, i
 }
 
 /*
- * Compare n weights with their masters. The first of them is element `first` of slice k or, if k < 0, of the whole
+ * Compare n weights with their masters. The first weight is element `first` of slice k or, if k < 0, of the whole
  * tensor. `x` is the extent that holds the masters.
  */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
@@ -746,7 +746,9 @@ static bool has_masters(const struct source *s)
     return false;
 }
 
-/* Returns true if the source was opened without the fp32 masters, although files of the checkpoint may contain them. */
+/*
+ * Returns true if the source was opened without the fp32 masters, although files of the checkpoint may contain masters.
+ */
 static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
 {
     if (source_has_layer_files(s))

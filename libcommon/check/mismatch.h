@@ -22,8 +22,8 @@ enum mismatch_rule {
     MISMATCH_EXACT,             /* the weights must have exactly the bits of the rounded masters */
     MISMATCH_NEAR,              /* for replicated parameters: weights and masters may each have been averaged
                                  * independently */
-    MISMATCH_FREE,              /* for replicated parameters in a run that averages only the weights: they are not
-                                 * compared */
+    MISMATCH_FREE,              /* for replicated parameters in a run that averages only the weights: weights and
+                                 * masters are not compared */
 };
 enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *p);
 
@@ -48,10 +48,10 @@ struct mismatch_opts {
     bool accept;                /* report a mismatch as a warning instead of an error */
     bool drift;                 /* do not report replicated parameters whose copies disagree, because the caller handles
                                  * these */
-    bool moments_only;          /* only compare the two moments with each other; verify checks all other values
-                                 * itself */
-    bool kept;                  /* the caller does not read all values: also sample states that are compared with
-                                 * no other state */
+    bool moments_only;          /* compare only the two moments with each other, because verify itself checks all other
+                                 * values */
+    bool kept;                  /* also sample states that are compared with no other state, because the caller does not
+                                 * read all values */
     int threads;                /* number of threads that read; 0 = 16 */
 };
 /*

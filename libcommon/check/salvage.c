@@ -408,7 +408,7 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
     if (w->buf[STATE_FP32] && fill_masters(w, at, e) < 0)
         return -1;
     if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
-        round_weights(w, at->n);                        /* again, for weights whose masters were replaced from the
+        round_weights(w, at->n);                        /* repeat this for weights whose masters were replaced from the
                                                          * other checkpoint */
     if (w->buf[STATE_BF16] && fill_state_from_other(w, STATE_BF16, at, e) < 0)
         return -1;

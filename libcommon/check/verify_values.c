@@ -672,7 +672,8 @@ int verify_listed(struct source *s, struct report *r, struct err *e)
         const struct finding *f = report_get(found, i);
 
         /*
-         * A warning concerns a file that does not belong to the layout, such as a README. Warnings are not passed on.
+         * A warning concerns a file that does not belong to the layout, such as a README. Such warnings are not added
+         * to the report.
          */
         if (f->severity == SEV_WARNING)
             continue;
@@ -719,7 +720,7 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
     free(run);
 }
 
-/* Report which files are of another save, if weights do not match their masters. */
+/* If weights do not match their masters, report which files are of another save. */
 static void name_foreign_files(const struct source *s, int threads, struct report *r)
 {
     struct report *found = report_new();
