@@ -230,7 +230,7 @@ static struct owned_ids read_owned_ids(struct pk **group, uint32_t n_groups)
     return o;
 }
 
-/* Check a group of ZeRO-1, ZeRO-2 or the pipeline engine: it has one vector. */
+/* Check a group of ZeRO-1, ZeRO-2 or the pipeline engine. Such a group has one vector. */
 static void check_one_vector(const struct adam_groups *a, const struct pk *group, uint32_t g, struct report *r)
 {
     const struct pk *params = pk_get(group, "params");
@@ -258,7 +258,7 @@ static void check_owned_ids(const struct adam_groups *a, const struct owned_ids 
     }
 }
 
-/* Returns true if `key`, the key of a state, is a number in `params` of a group. */
+/* Returns true if `key`, the key of a state, is one of the numbers in `params` of a group. */
 static bool is_owned(const struct owned_ids *o, const struct pk *key)
 {
     int64_t id;

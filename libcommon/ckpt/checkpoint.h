@@ -22,7 +22,7 @@
 #include "libcommon/model/topology.h"
 #include "libcommon/plan/plan.h"
 
-/* A container inside a file, such as an item of a .distcp file: bytes [at, at + len). */
+/* A container inside a file, such as an item of a .distcp file. It consists of bytes [at, at + len) of the file. */
 struct source_item {
     int file;
     uint64_t at, len;
@@ -72,7 +72,7 @@ struct source {
     struct source_item *item;   /* containers inside files */
     int n_params;
     /*
-     * The parameters in the order embedding, layers, final LayerNorm; within each of these, in natural order of names.
+     * The parameters in the order embedding, layers, final LayerNorm. Each of these three is in natural order of names.
      */
     struct param *param;
     /* all entries in their order, if the layout stores entries (dcp); they are needed to write the entries again */

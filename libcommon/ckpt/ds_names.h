@@ -56,7 +56,7 @@ void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *pa
 /* DeepSpeed version that is written to files if the source gives none. */
 #define DS_WRITTEN_VERSION "0.12.6"
 
-/* Name of a log in a tag folder. It lists for example how merge-tp resolved copies that had drifted apart. */
+/* Name of a log in a tag folder. For example, the log lists how merge-tp resolved copies that had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 
 #endif

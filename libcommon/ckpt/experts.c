@@ -250,7 +250,7 @@ static void check_numbered_experts(const struct experts_check *c)
     }
 }
 
-/* Check the first length of tensors that hold all experts of a layer. */
+/* Check the first dimension of tensors that hold all experts of a layer. */
 static void check_fused_experts(const struct experts_check *c)
 {
     static const char *const begins[] = { "gate_up_proj", "down_proj" };

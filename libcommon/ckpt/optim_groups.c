@@ -24,7 +24,9 @@ int optim_groups_adam_alone(const struct source *s, struct err *e)
     return -1;
 }
 
-/* Check that the source has every parameter that the groups list. Returns -1 with ERR_DATA if not. */
+/*
+ * Check that the source has every parameter that the groups list. Returns -1 with ERR_DATA if a parameter is missing.
+ */
 static int check_params_there(const struct source *s, const struct optim_groups *groups, struct err *e)
 {
     for (int g = 0; g < groups->n; g++)
@@ -113,7 +115,7 @@ static void PRINTF_LIKE(2, 3) report_setting(const struct checked_group *c, cons
                "the optimizer's group %d has %s", c->g, text);
 }
 
-/* Returns true if v cannot be a number. An object can be a number: torch stores some settings as tensors. */
+/* Returns true if v cannot be a number. An object can be a number, because torch stores some settings as tensors. */
 static bool is_no_number(const struct pk *v)
 {
     uint32_t n;

@@ -19,7 +19,8 @@ struct tile_tensor {
 };
 
 struct tile_chunk {
-    const int64_t *at, *len;    /* begin and size of the box; arrays with one member for each dimension of the tensor */
+    /* first index and size of the box; both arrays have one member for each dimension of the tensor */
+    const int64_t *at, *len;
     int n_extents;
     struct extent *extent;      /* places at which the bytes of the box are stored; the map shares this array */
 };

@@ -15,7 +15,7 @@ struct verdict_of {
     const struct source *s;
     const char *file;                   /* NULL if the finding is about the whole checkpoint */
     const char *param;                  /* name of the parameter, or of another tensor */
-    const char *what;                   /* which state or copy it is: "exp_avg", "fp32 of the last stage" */
+    const char *what;                   /* the state or copy, such as "exp_avg" or "fp32 of the last stage" */
     const struct tmap *map;             /* map of the whole tensor */
     bool trained;                       /* the optimizer has states for the parameter */
     enum scale_use scale;               /* use of the parameter as a scale of quantised weights */
