@@ -96,11 +96,11 @@ int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **ar
  * written.
  */
 int cli_answer(const struct option_table *o, enum option_asked asked, char **argv);
-/* Print "NAME: message", then "Try 'NAME --help'". If fmt is NULL the message is left out. Returns EXIT_USAGE. */
+/* Print "NAME: message" and then "Try 'NAME --help'". If fmt is NULL, the message is omitted. Returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /*
- * Print the error on stderr, and with --json also as an object on stdout. Returns EXIT_USAGE for ERR_USAGE, else
- * EXIT_BAD.
+ * Print the error on stderr. With --json, also print it as an object on stdout. Returns EXIT_USAGE for ERR_USAGE,
+ * otherwise EXIT_BAD.
  */
 int cli_fail(struct cli *cli, const struct err *e);
 /*
