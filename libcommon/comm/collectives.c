@@ -127,7 +127,7 @@ static int64_t part_max(const struct comm *c, enum dtype t)
     return (int64_t)(b / (size_t)dtype_size(t));
 }
 
-/* For each member: address and number of elements of its part of the current piece. */
+/* The parts of the current piece: for each member, the address of its part and the number of elements in it. */
 struct parts {
     const void **slot;
     char **at;
@@ -315,7 +315,7 @@ static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct 
     return group_wait_all(c->w, x, n, e);
 }
 
-/* Broadcast in two steps: the root sends each member a part, and the members exchange their parts. */
+/* Broadcast in two steps. The root first sends each member a part, and the members then exchange their parts. */
 static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct parts *p, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -365,7 +365,7 @@ const char *collective_name(enum collective_kind kind)
     return names[kind];
 }
 
-/* Handle calls that need no communication: the result is the input, or empty. */
+/* Handle calls that need no communication. Their result is the input, or is empty. */
 static bool handle_local_collective(const struct comm *c, const struct comm_data *d)
 {
     if (d->n > 0 && c->size > 1)

@@ -106,7 +106,7 @@ struct comm_options {
 struct comm_place {
     int rank, size;             /* in the world */
     int local_rank, local_size; /* among the ranks of this host */
-    /* index of this host (hosts are numbered in the order of their lowest rank), and number of hosts */
+    /* index of this host, and number of hosts; hosts are numbered in the order of their lowest rank */
     int node, n_nodes;
     long pid;
     const char *host;           /* valid as long as the world */

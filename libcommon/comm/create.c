@@ -10,7 +10,7 @@
 /* The message that each member sends to the first member, and the first member's answer. */
 struct proposal {
     uint64_t list_hash;
-    uint32_t id;                /* the lowest id unused by this rank; in the answer: the agreed id, or 0 */
+    uint32_t id;                /* lowest id that this rank does not use; in the answer: the agreed id, or 0 */
     /* in the answer: a member whose list of ranks differs from the first member's, or -1 if all are equal */
     int32_t differs;
 };

@@ -14,7 +14,7 @@ enum { STALLS = 4096 };         /* enough for a step of 96 micro-batches through
 
 struct stalls {
     double seconds;             /* sum of the waits that have been read */
-    int n, n_made;              /* number of timer pairs in use; number of pairs that have been created */
+    int n, n_made;              /* number of timer pairs in use, and number of pairs that have been created */
     struct {
         struct dev_event *from, *to;
         bool ended;

@@ -15,7 +15,8 @@
 
 #include "libcommon/base/err.h"
 
-#define XFER_MAX ((size_t)1 << 30)      /* maximum size of one message in bytes: MPI counts bytes in an int */
+/* maximum size of one message in bytes; it is limited because MPI counts bytes in an int */
+#define XFER_MAX ((size_t)1 << 30)
 
 /* A message in transit. The caller owns this struct, and must neither free nor move it until `done` is true. */
 struct xfer {

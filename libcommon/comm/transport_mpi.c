@@ -239,7 +239,7 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
     library->comm_set_errhandler(m->comm, library->errors_return);
     library->comm_get_attr(m->comm, library->abi.tag_ub, &tag_max, &found);
     m->tag_max = found ? *tag_max : 32767;
-    /* Make naps really last 10 us: by default the kernel lengthens them by 50 us. */
+    /* Make naps really last 10 us. By default the kernel lengthens them by 50 us. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     *t = &m->t;
     return 0;

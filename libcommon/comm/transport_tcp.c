@@ -378,7 +378,7 @@ static void tcp_close(struct transport *t, bool orderly)
 {
     struct tcp *tcp = (struct tcp *)t;
 
-    (void)orderly;              /* not used: connections are closed in the same way in either case */
+    (void)orderly;              /* not used, because connections are closed in the same way in both cases */
     for (int r = 0; r < t->size; r++) {
         struct peer *p = &tcp->peer[r];
 

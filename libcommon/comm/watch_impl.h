@@ -95,7 +95,7 @@ struct wire {
 
 struct conn {
     int fd;                     /* -1: closed */
-    bool goodbye;               /* the peer has sent a goodbye, so a closed connection is no error */
+    bool goodbye;               /* the peer has sent a goodbye, so a closed connection is not an error */
     bool term;                  /* the peer has sent WIRE_TERM, so its connection is expected to close */
     struct wire in;             /* the part of the message being received that has arrived */
     size_t got;

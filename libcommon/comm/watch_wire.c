@@ -27,7 +27,7 @@ void conn_send(struct conn *c, const struct wire *head, const char *text)
         return;
     if (text)
         snprintf(m.text, sizeof m.text, "%s", text);
-    /* A failure is ignored: if the peer has gone, the next read from this connection detects it. */
+    /* A failure is ignored. If the peer has gone, the next read from this connection detects it. */
     (void)send(c->fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -142,7 +142,7 @@ static int open_transport(struct comm_world *w, struct err *e)
         return 0;
     if (kind == COMM_AUTO) {
         struct err ignored = {0};
-        /* srun without a usable MPI library is no error: the ranks are then connected by TCP. */
+        /* srun without a usable MPI library is not an error. The ranks are then connected by TCP. */
         bool mpi = l->kind == LAUNCH_MPIRUN || (l->kind == LAUNCH_SRUN && l->pmi && mpi_library_load(l, &ignored));
 
         kind = mpi ? COMM_MPI : COMM_TCP;
