@@ -51,8 +51,8 @@ static int spool_open(struct spool *s, struct err *e)
     s->fd = open(s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (s->fd >= 0)
         return 0;
-    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and some other file systems do not support O_TMPFILE,
-                                                         * so create a named file */
+    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and some other file systems do not support O_TMPFILE, so
+                                                         * a named file is created */
     s->fd = mkostemp(path, O_CLOEXEC);
     if (s->fd < 0)
         err_sys(e, path, "cannot create a temporary file");

@@ -33,7 +33,7 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 
     for (int i = t->ndim - 1; i >= 0; i--) {
         step[i] = row;
-        row *= t->shape[i] ? t->shape[i] : 1;         /* as in torch: the length 0 of an empty tensor does not change
+        row *= t->shape[i] ? t->shape[i] : 1;         /* as in torch, the length 0 of an empty tensor does not change
                                                        * its strides */
     }
     for (int i = 0; i < t->ndim; i++) {

@@ -49,7 +49,7 @@ struct stream {
 
 /* ---- the file ---- */
 
-/* Read more bytes and append them to in[0..len). Returns 1, 0 at the end of the file, or -1 on failure. */
+/* Read more bytes and append them to in[0..len). Returns 1 on success, 0 at the end of the file, or -1 on failure. */
 static int read_stream_input(struct stream *s, struct err *e)
 {
     ssize_t n;

@@ -236,7 +236,7 @@ static int parse_zip64_fields(struct zip_opener *o, struct zip_entry *x, uint64_
             if (n - used < 8)
                 return contradiction(o, at, "a zip64 field that lacks a number");
             *wide[i] = get_le64(extra + 4 + used);
-            wide[i] = NULL;             /* this value is final: a second zip64 field does not change it */
+            wide[i] = NULL;             /* this value is final, because a second zip64 field does not change it */
             used += 8;
         }
         extra += 4 + n;
@@ -379,7 +379,7 @@ static int sort_entries(struct zip_opener *o)
     return 0;
 }
 
-/* Find where the payload of an entry begins. The payload must end at or before `limit`. */
+/* Find the beginning of an entry's payload. The payload must end at or before `limit`. */
 static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit)
 {
     size_t nlen = strlen(x->name);

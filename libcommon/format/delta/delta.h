@@ -44,7 +44,7 @@ struct delta_block {
     uint32_t crc;                       /* CRC-32 of these `len` bytes */
 };
 
-/* One of the two checkpoints, for messages and for the counters of the result. A counter that is unknown is -1. */
+/* One of the two checkpoints, for messages and for the counters of the result. An unknown counter is -1. */
 struct delta_side {
     const char *name, *layout;
     int64_t iteration, samples, tokens;

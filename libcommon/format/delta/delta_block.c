@@ -37,7 +37,7 @@ struct delta_coder *delta_coder_new(void)
     k->split = xmalloc(DELTA_BLOCK);
     k->room = xmalloc(ZSTD_compressBound(DELTA_BLOCK));
     if (!k->pack || !k->unpack)
-        abort();                /* a few hundred KiB could not be allocated: abort like xmalloc() */
+        abort();                /* a few hundred KiB could not be allocated, so the program aborts like xmalloc() */
     return k;
 }
 

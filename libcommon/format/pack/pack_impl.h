@@ -33,7 +33,7 @@ MUST_CHECK int pack_index_get(struct pack_index *x, const uint8_t *p, const stru
                               struct err *e);
 /* Compute first_run, first_frame and n_frames from the runs. */
 void pack_index_count(struct pack_index *x);
-/* Returns NULL if the run's guess is valid, else the reason why it is not. */
+/* Returns NULL if the run's guess is valid, and otherwise the reason why it is not valid. */
 const char *pack_guess_wrong(const struct pack_index *x, const struct pack_run *run);
 struct pack_piece pack_piece(const struct pack_index *x, uint64_t frame);
 /* Returns the run that contains byte `at` of a file. */

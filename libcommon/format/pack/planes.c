@@ -57,7 +57,7 @@ struct planes *planes_new(uint32_t most)
     p->plane = xmalloc(most);
     p->most = most;
     if (!p->pack || !p->unpack)
-        abort();                /* a few hundred KiB could not be allocated: abort like xmalloc() */
+        abort();                /* a few hundred KiB could not be allocated, so the program aborts like xmalloc() */
     return p;
 }
 

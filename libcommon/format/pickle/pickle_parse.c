@@ -55,7 +55,7 @@ struct open_row {
     struct pk *v;                       /* the object; NULL: none */
     int cls;
     uint32_t depth;                     /* index of the object on the stack */
-    struct arena_mark begin, inside;    /* positions in the arena: before v and its empty arguments; after v */
+    struct arena_mark begin, inside;    /* positions in the arena: before v and its empty arguments, and after v */
     /* v has no arguments and is not read again from the memo, so v itself can be released, too */
     bool lone;
 };
@@ -335,7 +335,7 @@ static int push_bytes(struct machine *m, int len_bytes)
     return p ? push_string(m, PK_BYTES, p, len) : -1;
 }
 
-/* Push a string of Python 2. If it is valid UTF-8 it becomes text, else bytes. */
+/* Push a string of Python 2. A string that is valid UTF-8 becomes text, any other string becomes bytes. */
 static int push_str8(struct machine *m, int len_bytes)
 {
     uint64_t len;
@@ -584,9 +584,7 @@ static int end_row(struct machine *m)
         return 0;
     v->args = v->state = NULL;
     arena_release(m->a, row.lone ? row.begin : row.inside);
-    /*
-     * A PK_ROW node is allocated without the members after `i`, because only its type, offset and number are ever read.
-     */
+    /* A PK_ROW node is allocated without the members after `i`, because only its type, offset and number are read. */
     if (row.lone && !(v = arena_alloc(m->a, offsetof(struct pk, i) + sizeof v->i)))
         return too_big(m);
     v->type = PK_ROW;
