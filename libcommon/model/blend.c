@@ -30,7 +30,9 @@ struct blend {
     int64_t *before;                    /* [blocks][n]: number of samples of each dataset that precede the block */
 };
 
-/* Sum in numpy's order of additions: pairwise, in eight lanes. The last bit of a weight depends on the order. */
+/*
+ * Sum in numpy's order of additions, which is pairwise in eight lanes. The last bit of a weight depends on the order.
+ */
 static double numpy_sum(const double *a, int n)
 {
     double r[8], sum;

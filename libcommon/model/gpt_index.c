@@ -338,7 +338,8 @@ static int make_sample_idx(void *arg, struct err *e)
             int64_t left = mmidx_len(b->data, b->doc[pos]) - offset;
 
             remaining -= left;
-            if (remaining <= 0) {       /* this is the last token of the sample, and the first one of the next */
+            /* this token is the last token of the sample, and the first token of the next sample */
+            if (remaining <= 0) {
                 offset += remaining + left - 1;
                 break;
             }

@@ -43,7 +43,7 @@ enum loss_scale_event {
     LOSS_SCALE_FELL,
     LOSS_SCALE_SPARED,          /* the overflow decreased `left`, but not the scale */
     LOSS_SCALE_FIXED,           /* there was an overflow, but the scale is static and does not change */
-    /* There was an overflow, but the scale is at its minimum: the run must end. Nothing was changed. */
+    /* There was an overflow, but the scale is at its minimum. The run must end. Nothing was changed. */
     LOSS_SCALE_STUCK,
 };
 /*

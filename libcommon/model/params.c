@@ -72,7 +72,7 @@ static const struct param_row table[ROLE_N] = {
       { { "mlp.dense_4h_to_h.weight", HF_SAME }, { "mlp.c_proj.weight", HF_TRANSPOSE } } },
     { ROLE_DOWN_B, PLACE_BLOCK, KEY("", "mlp.dense_4h_to_h.bias"), MERGE_REPLICATED, 1, "h",
       { { "mlp.dense_4h_to_h.bias", HF_SAME }, { "mlp.c_proj.bias", HF_SAME } } },
-    /* these names have no module, only the layer number: "74.weight", "74.bias" */
+    /* these names have only the layer number and no module, such as "74.weight" and "74.bias" */
     { ROLE_FINAL_NORM_W, PLACE_FINAL, .key = "weight", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
       .hf = { { "ln_f.weight", HF_SAME }, { "ln_f.weight", HF_SAME } } },
     { ROLE_FINAL_NORM_B, PLACE_FINAL, .key = "bias", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
