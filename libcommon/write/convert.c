@@ -123,7 +123,7 @@ static void leave_to_others(struct conversion *r)
         total += plan_item(r->plan, i)->len;
     for (int i = 0; i < plan_n(r->plan); i++) {
         struct plan_item *it = plan_item(r->plan, i);
-        /* 128 bits are needed: the product may be petabytes times thousands of parts */
+        /* 128 bits are needed, because the product may be petabytes times thousands of parts */
         int owner = total ? (int)((unsigned __int128)before * (unsigned)r->o->n_parts / total) : 0;
 
         before += it->len;

@@ -83,7 +83,7 @@ struct sink_ops {
      */
     void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
     int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
-    bool points_only;           /* the sink copies no tensor bytes: the result refers to the source's files */
+    bool points_only;           /* the sink copies no tensor bytes, because the result refers to the source's files */
 };
 struct sink {
     const struct sink_ops *ops;
