@@ -6,8 +6,8 @@
  *
  * Natural text repeats its pieces, so nearly all are found in the table of short pieces. With a known pattern
  * (bpe_scanner.c), words of ASCII letters are cut here, eight bytes at a time; the same bytes are the key of the table.
- * Merging keeps the pairs of a piece in a heap, ordered by rank and then by position. The time for a long piece thus
- * grows with n log n; the usual search for the best pair would be quadratic.
+ * Merging keeps the pairs of a long piece in a heap, ordered by rank and then by position. The time thus grows with
+ * n log n; the search for the best pair, which is faster for a short piece, is quadratic.
  */
 #include <endian.h>
 #include <stdlib.h>
@@ -20,6 +20,7 @@ enum {
     SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,
     MAX_CACHED = 64,                    /* maximum length of a cached piece in bytes; longer pieces rarely occur
                                          * again */
+    MAX_SEARCHED = 32,                  /* maximum length in bytes of a piece that is merged without a heap */
     SHORT_BITS = 14,                    /* the table of short pieces has 2^14 sets, 1 MiB */
     MAX_SHORT = 16,                     /* maximum length of a short piece in bytes */
     SHORT_IDS = 3,                      /* maximum number of its tokens */
@@ -186,7 +187,8 @@ static void merge_next_symbol(struct bpe_encoder *c, int32_t i)
         push_symbol_merge(c, s->prev);
 }
 
-static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
+/* Merge a long piece, with a heap. */
+static void merge_long_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
 {
     ARRAY_ROOM(c->symbol, c->symbol_cap, len);
     c->heap_n = 0;
@@ -207,6 +209,48 @@ static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct
         put_id(out, c->symbol[i].id);
 }
 
+/* The merge of a symbol of a short piece with the next symbol. */
+struct symbol_pair {
+    int32_t rank;                       /* INT32_MAX: there is no such merge */
+    int32_t id;
+};
+
+static struct symbol_pair pair_of(const struct bpe *b, int32_t left, int32_t right)
+{
+    const struct bpe_merge *m = bpe_find_merge(b, left, right);
+
+    return m ? (struct symbol_pair){ m->rank, m->id } : (struct symbol_pair){ INT32_MAX, -1 };
+}
+
+/* Merge a piece of at most MAX_SEARCHED bytes: each time, the best pair is searched among all. */
+static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
+{
+    int32_t id[MAX_SEARCHED];
+    struct symbol_pair pair[MAX_SEARCHED];     /* [i]: of symbols i and i + 1 */
+    size_t n = len, best;
+
+    for (size_t i = 0; i < n; i++)
+        id[i] = c->b->byte_id[(uint8_t)p[i]];
+    for (size_t i = 0; i + 1 < n; i++)
+        pair[i] = pair_of(c->b, id[i], id[i + 1]);
+    while (n > 1) {
+        best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            best = pair[i].rank < pair[best].rank ? i : best;
+        if (pair[best].rank == INT32_MAX)
+            break;
+        id[best] = pair[best].id;
+        n--;
+        memmove(id + best + 1, id + best + 2, (n - best - 1) * sizeof *id);
+        memmove(pair + best, pair + best + 1, (n - best - 1) * sizeof *pair);
+        if (best + 1 < n)
+            pair[best] = pair_of(c->b, id[best], id[best + 1]);
+        if (best)
+            pair[best - 1] = pair_of(c->b, id[best - 1], id[best]);
+    }
+    put_ids(out, id, (int64_t)n);
+}
+
 static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
 {
     if (c->b->ignore_merges) {
@@ -217,7 +261,7 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
             return;
         }
     }
-    merge_piece(c, p, len, out);
+    (len <= MAX_SEARCHED ? merge_piece : merge_long_piece)(c, p, len, out);
 }
 
 /* ---- cache ---- */
