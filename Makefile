@@ -135,7 +135,7 @@ UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 TLIB_SRC  := $(if $(filter demo,$(B)),$(wildcard tests/lib/ckptgen*.c) tests/lib/torch_zip.c,$(wildcard tests/lib/*.c tests/lib/*/*.c))
 TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
 TLIB      := $(O)/libtests.a
-BENCH_SRC := $(filter-out tests/tools/kernel_times.c,$(wildcard tests/bench/*.c tests/tools/*.c))
+BENCH_SRC := $(filter-out tests/tools/kernel_times.c,$(wildcard tests/bench/*.c tests/bench/text/*.c tests/tools/*.c))
 BENCH_BIN := $(BENCH_SRC:%.c=$(O)/%)
 # Measuring on a GPU: built where there is an nvcc, and CUPTI.
 CUPTI     := $(if $(NVCC),$(firstword $(wildcard $(CUDA_HOME)/extras/CUPTI/include/cupti.h $(CUDA_HOME)/include/cupti.h)))
