@@ -64,24 +64,68 @@ static void add_normalized(struct strbuf *to, const char *text, size_t len)
 }
 
 /*
- * The text is cut at each U+11A7, because utf8proc 2.8 drops this character after a Hangul syllable. It composes with
- * no other, so the normal form of the whole is that of the parts.
+ * Characters that Unicode added after version 9: marks, parts of compositions, and unassigned ones between them. The
+ * tables of the tokenizers library have version 9, so for it these neither change nor move.
  */
+static const struct {
+    int32_t first, last;
+} unicode_after_9[] = {
+    { 0x7fd, 0x7fd },       { 0x897, 0x89f },       { 0x8ca, 0x8d3 },       { 0x9fe, 0x9fe },
+    { 0xafa, 0xaff },       { 0xb55, 0xb55 },       { 0xc04, 0xc04 },       { 0xc3c, 0xc3c },
+    { 0xcf3, 0xd00 },       { 0xd3b, 0xd3c },       { 0xd81, 0xd81 },       { 0xeba, 0xeba },
+    { 0xece, 0xece },       { 0x1715, 0x1715 },     { 0x180f, 0x180f },     { 0x1abf, 0x1ace },
+    { 0x1cf7, 0x1cf7 },     { 0x1df6, 0x1dfa },     { 0xa82c, 0xa82c },     { 0xa8ff, 0xa8ff },
+    { 0x105c9, 0x105e4 },   { 0x10d24, 0x10d6d },   { 0x10eab, 0x10f85 },   { 0x11070, 0x11074 },
+    { 0x110c2, 0x110c2 },   { 0x11145, 0x11146 },   { 0x111ce, 0x111cf },   { 0x11241, 0x11241 },
+    { 0x1133b, 0x1133b },   { 0x11382, 0x113e2 },   { 0x1145e, 0x1145e },   { 0x1182c, 0x1183a },
+    { 0x11930, 0x11a99 },   { 0x11d31, 0x11f5a },   { 0x13440, 0x13455 },   { 0x1611e, 0x1612f },
+    { 0x16d63, 0x16d6a },   { 0x16f4f, 0x16f4f },   { 0x16f7f, 0x16f87 },   { 0x16fe4, 0x16ff1 },
+    { 0x1cf00, 0x1cf46 },   { 0x1e08f, 0x1e5ef },
+};
+
+/*
+ * Returns true if the text can be cut before and after the character, because it does not change. utf8proc 2.8 drops
+ * U+11A7 after a Hangul syllable, although this character composes with no other.
+ */
+static bool is_inert(utf8proc_int32_t c)
+{
+    size_t low = 0, high = sizeof unicode_after_9 / sizeof *unicode_after_9;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+
+        if (c > unicode_after_9[middle].last)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return c == 0x11a7 || (low < sizeof unicode_after_9 / sizeof *unicode_after_9 && c >= unicode_after_9[low].first);
+}
+
+/* The text is cut at inert characters. The normal form of the whole is that of the parts. */
 const char *bpe_normalize(const char *text, size_t *len, char **made)
 {
-    static const char base[] = "\xe1\x86\xa7";
     struct strbuf sb = {0};
-    const char *from = text, *end = text + *len, *at;
+    utf8proc_int32_t c;
 
     *made = NULL;
     if (is_normal_for_certain(text, *len))
         return text;
-    while ((at = memmem(from, (size_t)(end - from), base, sizeof base - 1))) {
-        add_normalized(&sb, from, (size_t)(at - from));
-        strbuf_add(&sb, base, sizeof base - 1);
-        from = at + sizeof base - 1;
+    for (size_t from = 0, at = 0; from < *len; from = at) {
+        size_t n = 0;
+
+        for (; at < *len; at += n) {
+            n = (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(*len - at), &c);
+            if (is_inert(c))
+                break;
+        }
+        if (at > from)
+            add_normalized(&sb, text + from, at - from);
+        if (at < *len) {
+            strbuf_add(&sb, text + at, n);
+            at += n;
+        }
     }
-    add_normalized(&sb, from, (size_t)(end - from));
     *len = sb.len;
     *made = sb.buf;
     return *made;

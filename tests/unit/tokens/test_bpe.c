@@ -101,7 +101,7 @@ static void test_expected(void **state)
         check_line(line);
         n++;
     }
-    assert_int_equal(n, 295);
+    assert_int_equal(n, 302);
     free(line);
     fclose(f);
 }
