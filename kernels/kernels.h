@@ -54,7 +54,10 @@ struct kernel_dropout {
     /* number of row 0 in the global batch; for attention, the number of sample 0 times s */
     int64_t row0;
 };
-/* The limit for the random numbers, below which an element is dropped, and the factor for kept elements. */
+/*
+ * The limit for the random numbers of elements, and the factor for kept elements. An element is dropped if its random
+ * number is less than the limit.
+ */
 static inline uint32_t kernel_dropout_limit(float p) { return (uint32_t)((double)p * 65536 + 0.5); }
 static inline float kernel_dropout_keep(float p) { return 65536.0f / (float)(65536 - kernel_dropout_limit(p)); }
 
