@@ -85,11 +85,11 @@ void view_close(struct view *v);                        /* accepts NULL */
 /* Returns -1 with ERR_DATA if o->glob was given and matched no name. */
 MUST_CHECK int view_check_match(const struct view *v, struct err *e);
 /*
- * Find a tensor by its name. In a checkpoint, any name that source_find() accepts is allowed. In a single file, the
- * name is the tensor's name or path. `state` is the state that the user requests, or -1. With -1, and if the name does
- * not imply a state, the first of these that exists is chosen: the state that the files store under this name; the fp32
- * master weights; any other state. Returns the tensor's index, or -1. If the result is -1 and `name` is the name of a
- * plain value, *plain is set to this value; otherwise *e is set. Not thread-safe, like source_find().
+ * Find a tensor by its name. In a checkpoint, any name that source_find() accepts is allowed. In a single file, `name`
+ * is the name or the path of the tensor. `state` is the state that the user requests, or -1. If `state` is -1 and the
+ * name does not imply a state, the first of these that exists is chosen: the state that the files store under this
+ * name; the fp32 master weights; any other state. Returns the tensor's index, or -1. If the result is -1 and `name` is
+ * the name of a plain value, *plain is set to this value; otherwise *e is set. Not thread-safe, like source_find().
  */
 int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e);
 /*
