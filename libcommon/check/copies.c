@@ -27,7 +27,10 @@ struct equal_piece {
 
 /* ---- samples of pieces ---- */
 
-/* Returns true if the n elements have at least DISTINCT different values. Two such pieces are not equal by chance. */
+/*
+ * Returns true if the n elements have at least DISTINCT different values. Two pieces with so many different values are
+ * not equal by chance.
+ */
 static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
 {
     const uint8_t *met[DISTINCT];

@@ -130,8 +130,8 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
 }
 
 /*
- * Returns true if boxes `a` and `b` visit the same elements in the same order. x is the number of bytes of an element
- * of `a`, and y that of an element of `b`.
+ * Returns true if boxes `a` and `b` visit the same elements in the same order. An element has x bytes in `a`, and y
+ * bytes in `b`.
  */
 static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box *b, uint64_t y)
 {

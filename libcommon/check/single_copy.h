@@ -11,7 +11,7 @@ struct source;
 /*
  * Add the note NO_MANIFEST if the folder has no manifest, and some file holds values that no other file confirms.
  * Values are confirmed if weights and masters of the same elements are in different files. If a file with unconfirmed
- * values is replaced by that of another save with the same shapes and step, verify cannot detect this.
+ * values is replaced by a file of another save with the same shapes and step, this cannot be detected.
  */
 void single_copy_report(const struct source *s, struct report *r);
 
