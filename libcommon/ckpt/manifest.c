@@ -98,8 +98,8 @@ int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 /* ---- reading ---- */
 
 /*
- * Returns the manifest after checking its own CRC. Returns NULL if there is no manifest. Also returns NULL, after
- * reporting the damage, if it is damaged.
+ * Returns the manifest after checking its own CRC. Returns NULL if there is no manifest. If the manifest is damaged,
+ * reports the damage and returns NULL.
  */
 static json_t *load_json(const struct source *s, struct report *r, struct err *e)
 {
@@ -379,7 +379,7 @@ struct manifest_known {
 };
 
 /*
- * Returns true if a file is one of the optimizer and the source was opened without its optimizer. Such a file is
+ * Returns true if the file belongs to the optimizer, and the source was opened without its optimizer. Such a file is
  * recognised by its number of unread bytes, which is larger than headers and pickles can be. The file is not checked,
  * because reading it would take as long as converting the optimizer.
  */
