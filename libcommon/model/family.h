@@ -67,8 +67,8 @@ int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
 /*
  * Find the first built-in family that has all n names, and open its rules. If in_shards is true, the names are names in
- * shards. Returns NULL without an error if there is none. *lacking is then set as follows: each family has a first name
- * that it lacks, and *lacking is the last of these names in the list.
+ * shards. Returns NULL without an error if there is none. *lacking is then set to one of the names. For each family,
+ * the first name that it lacks is determined; *lacking is the one of these that comes last in the list.
  */
 MUST_CHECK struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking,
                                           struct err *e);
