@@ -227,7 +227,8 @@ MUST_CHECK int plan_seen_add(struct plan *p, const struct plan_seen *other, stru
 
 /*
  * Determine whether bytes of a piece of item i count for the CRC of their record. *counts is set to true if byte `skip`
- * counts. Returns the number of bytes, from byte `skip` on, for which the answer is the same.
+ * of the piece counts, and otherwise to false. Returns the number of bytes, from byte `skip` on, for which the answer
+ * is the same.
  */
 uint64_t plan_counted(const struct plan *p, int i, const struct tmap_piece *pc, uint64_t skip, bool *counts);
 /* Returns true if every byte that item i reads counts for the CRC of its record. */
