@@ -55,7 +55,7 @@ struct folder {
     const struct folder_ops *ops;
     void *ctx;                  /* argument of the functions in `ops`; the sink ends with ops->close(ctx) */
     /*
-     * The end of the message of the error about values that fp16 cannot represent: "... the largest of fp16". Such
+     * The end of the error message about values that fp16 cannot represent, such as "... the largest of fp16". Such
      * values make the conversion fail. NULL: such values are allowed.
      */
     const char *overflow;
