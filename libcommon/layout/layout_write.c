@@ -339,6 +339,7 @@ static int give_hf_names(struct source *s, const struct write_request *q, struct
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 && mark_groups(s, &g, e) == 0 &&
         (transposed = translate_all_states(s, f, &z, notes, e)) != NULL &&
         compare_with_config(s, config, transposed, e) == 0 &&
+        (!q->experts || hf_check_experts_form(s, config, q->experts == EXPERTS_SPLIT, e) == 0) &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
         transpose_all_states(s, transposed, &o, e) == 0) {
         *s->names = (struct source_names){0};
@@ -378,7 +379,7 @@ static int apply_folder_experts(struct source *s, const struct layout *to, const
     config = read_requested_config(s, q, e);
     if (config && json_object_get(config, "quantization_config"))
         err_usage(e, "--experts: the weights are quantized; dequantize them with ckpt-edit cast first");
-    else if (config)
+    else if (config && hf_check_experts_form(s, config, q->experts == EXPERTS_SPLIT, e) == 0)
         rc = q->experts == EXPERTS_SPLIT ? hf_saved_names(s, config, false, notes, e)
                                          : hf_fused_names(s, config, notes, e);
     json_decref(config);

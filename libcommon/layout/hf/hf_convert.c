@@ -176,6 +176,8 @@ static int apply_experts_form(const struct hf_describing *d, struct err *e)
                                                 : "config.json is missing; give it with --config FILE");
         return -1;
     }
+    if (hf_check_experts_form(d->s, d->config, d->q->experts == EXPERTS_SPLIT, e) < 0)
+        return -1;
     rc = d->q->experts == EXPERTS_SPLIT ? hf_saved_names(d->s, d->config, false, d->notes, e)
                                         : hf_fused_names(d->s, d->config, d->notes, e);
     if (rc == 0 && !d->s->layout->model_folder && d->q->experts == EXPERTS_FUSED && d->x->q.transposed)
@@ -332,6 +334,10 @@ int describe_as_hf(struct source *s, const struct write_request *q, struct repor
     if (source_one_model(s, e) < 0 || use_own_config(&d, e) < 0 || translate_param_names(&d, e) < 0)
         return -1;
     x->q.named = source_has_own_names(s) || x->q.transposed;
+    if (q->experts && !x->q.named) {
+        err_usage(e, "%s: --experts: models of this layout have no experts; omit the option", s->path);
+        return -1;
+    }
     if (x->q.named ? check_named(&d, e) < 0
                    : hf_config_of(s, d.o->arch, &x->q.config, notes, e) < 0 || resolve_vocab_rows(&d, e) < 0)
         return -1;

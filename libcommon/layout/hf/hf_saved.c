@@ -11,6 +11,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/experts.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -475,6 +476,39 @@ int hf_fused_names(struct source *s, const json_t *config, struct report *notes,
     }
     free(f.x.to);
     return rc;
+}
+
+/* Returns the first parameter whose name has ".experts." and, if `numbered`, the number of an expert after it. */
+static const char *find_expert_name(const struct source *s, bool numbered)
+{
+    static const char word[] = ".experts.";
+
+    for (int i = 0; i < s->n_params; i++) {
+        const char *at = strstr(s->param[i].name, word);
+
+        if (at && (!numbered || (at[strlen(word)] >= '0' && at[strlen(word)] <= '9')))
+            return s->param[i].name;
+    }
+    return NULL;
+}
+
+int hf_check_experts_form(const struct source *s, const json_t *config, bool split, struct err *e)
+{
+    const char *model = json_string_value(json_object_get(config, "model_type")), *example;
+    const bool is_split = find_expert_name(s, true) != NULL;
+
+    for (const struct saved_name *r = model ? names_of(model) : NULL; r && r->memory; r++)
+        if (strchr(r->disk[0], '#') && (find_expert_name(s, false) || experts_count_stated(config) > 0))
+            return 0;
+    example = find_expert_name(s, is_split);
+    if (!example && experts_count_stated(config) <= 0)
+        err_usage(e, "%s: --experts: the model has no experts; omit the option", s->path);
+    else if (split != is_split)
+        err_usage(e, "%s: --experts %s: %s%s%smodels of the type '%.60s' have one form in Transformers, with one "
+                     "tensor for %s; omit the option", s->path, split ? "split" : "fused", example ? "parameter " : "",
+                  example ? example : "", example ? ": " : "", model ? model : "",
+                  is_split ? "each expert" : "all experts of a layer");
+    return split == is_split && (example || experts_count_stated(config) > 0) ? 0 : -1;
 }
 
 bool hf_ties_head(const json_t *config)

@@ -34,6 +34,11 @@ MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied,
  * name.
  */
 MUST_CHECK int hf_fused_names(struct source *s, const json_t *config, struct report *notes, struct err *e);
+/*
+ * Check that hf_saved_names() (`split`) or hf_fused_names() gives the experts of the model the requested form. Returns
+ * -1 with ERR_USAGE if the model has no experts, or if its type has them in one form, which is the other one.
+ */
+MUST_CHECK int hf_check_experts_form(const struct source *s, const json_t *config, bool split, struct err *e);
 /* Returns true if hf_saved_names() would rename at least one parameter. */
 bool hf_saved_renames(const struct source *s, const json_t *config);
 /* Returns true if tie_word_embeddings is true in config.json. */
