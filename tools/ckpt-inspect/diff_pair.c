@@ -296,7 +296,7 @@ static bool has_optimizer_states(const struct view *v)
         for (int st = STATE_EXP_AVG; st < STATE_N; st++)
             if (source_param_at(v->source, i)->state[st])
                 return true;
-    for (int i = 0; i < v->n; i++)
+    for (int i = v->n; i < v->n_all; i++)
         if (is_optimizer_value(&v->tensor[i]))
             return true;
     return false;

@@ -131,6 +131,59 @@ static bool pair_differs(const struct diff *d, const struct diff_pair *p)
     return !p->b || p->unlike || p->job < 0 || d->job[p->job].diff.n_differ > 0;
 }
 
+/* Returns true if `name`, or the part of it before one of its dots, is the name of a parameter. */
+static bool begins_with_param(const struct source *s, const char *name)
+{
+    char *part = xstrdup(name), *dot;
+    bool found;
+
+    while (!(found = source_param(s, part) != NULL) && (dot = strrchr(part, '.')))
+        *dot = '\0';
+    free(part);
+    return found;
+}
+
+/*
+ * Returns true if the tensor is a state of an optimizer other than Adam's moments. Such a tensor is no parameter. Steps
+ * are left to check_patch_states() if both sides have one.
+ */
+static bool is_other_state(const struct diff *d, const struct source *s, const struct view_tensor *t)
+{
+    static const char word[] = ".state.";
+    const bool steps = source_run(d->a->source)->opt_step >= 0 && source_run(d->b->source)->opt_step >= 0;
+    const char *at = t->param || t->weights ? NULL : strstr(t->name, word);
+
+    if (!at || (steps && str_ends(t->name, "step")))
+        return false;
+    return strstr(t->name, "optimizer.state.") || begins_with_param(s, at + strlen(word));
+}
+
+/* Refuse states of other optimizers unless both sides have all of them, and they were compared and are equal. */
+static int check_other_states(const struct diff *d, struct err *e)
+{
+    const struct view *side[2] = { d->a, d->b };
+    const struct view_tensor *first = NULL;
+    int n_equal = 0, n[2] = {0};
+
+    for (int i = 0; i < d->n; i++)
+        if (is_other_state(d, d->a->source, d->pair[i].a)) {
+            n_equal += !pair_differs(d, &d->pair[i]);
+            if (!first && pair_differs(d, &d->pair[i]))
+                first = d->pair[i].a;
+        }
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < side[k]->n_all; i++)
+            if (is_other_state(d, side[k]->source, &side[k]->tensor[i])) {
+                n[k]++;
+                first = first ? first : &side[k]->tensor[i];
+            }
+    if (n[0] == n_equal && n[1] == n_equal)
+        return 0;
+    err_usage(e, "--patch: %s is not equal on both sides, and a patch holds no states of an optimizer but Adam's "
+                 "moments; add --state fp32 or --state bf16 ('ckpt-inspect ls' lists the states)", first->name);
+    return -1;
+}
+
 static int list_patch_tensors(struct patch *k, struct err *e)
 {
     const struct diff *d = k->d;
@@ -212,11 +265,12 @@ int diff_patch_write(const struct inspect *in, const struct diff *d, struct err 
     char *tmp = str_fmt("%s.%ld.part", in->patch, (long)getpid());
     const struct delta_input input = { .read = read_patch_block, .ctx = &k, .threads = in->cli.threads,
                                        .stopped = cli_stopped };
-    int rc = list_patch_tensors(&k, e);
+    const bool whole = in->state < 0 && !in->glob;
+    int rc = whole && check_other_states(d, e) < 0 ? -1 : list_patch_tensors(&k, e);
 
     k.x.base = patch_side_of(d->a->source, a);
     k.x.result = patch_side_of(d->b->source, b);
-    k.x.partial = in->glob || in->state >= 0;
+    k.x.partial = !whole;
     if (rc == 0)
         rc = delta_write(tmp, &k.x, &input, e);
     if (rc == 0 && rename(tmp, in->patch) < 0) {
