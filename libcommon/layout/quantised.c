@@ -480,7 +480,8 @@ static bool is_left_scale(const struct search *q, const struct quant_rule *r, co
                          ? str_fmt("%.*s%s", (int)(strlen(p->name) - strlen(ends[i])), p->name, r->codes) : NULL;
         const struct param *codes = name ? source_param(q->s, name) : NULL;
 
-        left = name && (!codes || (!is_fp8(quantised_map(codes)->dtype) && quantised_map(codes)->dtype != DTYPE_U8));
+        left = name && (!codes || (!is_fp8(quantised_map(codes)->dtype) &&
+                                   (quantised_map(codes)->dtype != DTYPE_U8 || r->rule == FP8_BLOCKS)));
         free(name);
     }
     return left;
@@ -599,6 +600,93 @@ static void check_other_scheme(const struct source *s, const json_t *config, str
                    ends[0]);
 }
 
+/* Add a warning if config.json states no scheme, and FP8 weights have scales. */
+static void check_unstated_scheme(const struct source *s, struct report *r)
+{
+    const char *first = NULL;
+    char *name;
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        if (!is_fp8(quantised_map(p)->dtype))
+            continue;
+        for (int k = 0; k < 2; k++) {
+            name = str_fmt("%s%s", p->name, k ? "_scale" : "_scale_inv");
+            if (source_param(s, name) && n++ == 0)
+                first = p->name;
+            free(name);
+        }
+    }
+    if (n)
+        report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, first,
+                   "is FP8 and has scales (%d weight%s of this kind), but config.json has no quantization_config; a "
+                   "program takes the codes for numbers", n, n == 1 ? "" : "s");
+}
+
+/* Add warnings if quantization_config cannot be read: it has no method, or no size of blocks. */
+static void check_scheme_keys(const struct source *s, const json_t *config, struct report *r)
+{
+    const json_t *q = json_object_get(config, "quantization_config"), *block = json_object_get(q, "weight_block_size");
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    struct stated st = {0};
+    struct err ignored = {0};
+
+    if (!is_given(q))
+        return;
+    if (!method && !json_is_true(json_object_get(q, "load_in_8bit")) &&
+        !json_is_true(json_object_get(q, "load_in_4bit")))
+        report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
+                   "quantization_config in config.json has no quant_method, so a program cannot load the model");
+    if (method && strcmp(method, "fp8") == 0 && is_given(block) &&
+        get_block(s, "weight_block_size", block, &st, &ignored) < 0)
+        report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
+                   "weight_block_size of quantization_config in config.json is no pair of positive numbers");
+}
+
+/* Returns true if `module` is `key`, or begins or ends with it at a dot. */
+static bool is_module_of(const char *module, const char *key)
+{
+    const size_t n = strlen(module), k = strlen(key);
+
+    if (k == 0 || k > n)
+        return false;
+    if (strncmp(module, key, k) == 0 && (module[k] == '\0' || module[k] == '.'))
+        return true;
+    return k < n && module[n - k - 1] == '.' && strcmp(module + n - k, key) == 0;
+}
+
+/* Add a warning if config.json lists the module of a quantised weight among those that are not quantised. */
+static void check_kept_modules(const struct source *s, const json_t *config, const struct quantised_model *m,
+                               struct report *r)
+{
+    const json_t *keys = json_object_get(json_object_get(config, "quantization_config"), "modules_to_not_convert");
+    const char *first = NULL, *of = NULL;
+    int n = 0;
+
+    for (int i = 0; i < m->n; i++) {
+        char *module = xstrdup(m->weight[i].name);
+        const char *key = NULL;
+
+        if (str_ends(module, ".weight"))
+            module[strlen(module) - strlen(".weight")] = '\0';
+        for (size_t k = 0; k < json_array_size(keys) && !key; k++) {
+            key = json_string_value(json_array_get(keys, k));
+            key = key && is_module_of(module, key) ? key : NULL;
+        }
+        if (key && n++ == 0) {
+            first = m->weight[i].name;
+            of = key;
+        }
+        free(module);
+    }
+    if (n)
+        report_add(r, SEV_WARNING, "config", s->path, ERR_NO_BYTE, first,
+                   "is quantised, but modules_to_not_convert in config.json lists %s (%d weight%s of this kind)", of, n,
+                   n == 1 ? "" : "s");
+}
+
 void quantised_check(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                      struct report *r)
 {
@@ -622,6 +710,10 @@ void quantised_check(struct source *s, const json_t *config, const json_t *extra
             s->param[w->global - s->param].scale = SCALE_OF_SCALES;
     }
     check_other_scheme(s, config, r);
+    check_scheme_keys(s, config, r);
+    check_kept_modules(s, config, &m, r);
+    if (found == 0 && config)
+        check_unstated_scheme(s, r);
     arena_free(q.a);
 }
 

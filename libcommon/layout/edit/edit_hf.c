@@ -439,9 +439,11 @@ static int set_list_dtype(struct edit_states *to, enum dtype type, struct err *e
                 continue;
             to->tensor[i].dtype[st] = type;
             if (m->dtype != type && plan_op_of(m->dtype, type) < 0)
-                err_usage(e, "cast: %s has type %s, which cannot be converted to %s",
+                err_usage(e, "cast: %s has type %s, which cannot be converted to %s%s",
                           to->tensor[i].name, dtype_name(m->dtype),
-                          type == DTYPE_F16 ? "fp16" : type == DTYPE_F32 ? "fp32" : "bf16");
+                          type == DTYPE_F16 ? "fp16" : type == DTYPE_F32 ? "fp32" : "bf16",
+                          m->dtype == DTYPE_F8_E4M3 || m->dtype == DTYPE_F8_E5M2
+                              ? " without a quantization_config in config.json that states its scale" : "");
         }
     return e->kind == ERR_NONE ? 0 : -1;
 }
