@@ -40,13 +40,13 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
              struct report *r, struct err *e);
 /*
  * Returns the index in s->files of the listed file `name` in l->folder, or -1 if the file is not listed. The second
- * function finds a file in the folder of the checkpoint itself.
+ * function looks for the file in the folder of the checkpoint itself.
  */
 int dcp_listed(const struct source_listing *l, const char *name);
 int dcp_listed_at_top(const struct source_listing *l, const char *name);
 /* Returns the file `name` of an opened checkpoint that is in the folder of .metadata, or NULL. */
 const struct source_file *dcp_source_file(const struct source *s, const char *name);
-/* Add a file to s->file. It is for the files that only one of these layouts has. */
+/* Add a file to s->file. This is meant for files that only one of these layouts has. */
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt);
 /* Add the file `name` in l->folder, if it is listed. */
 void dcp_add_listed(struct source *s, const struct source_listing *l, const char *name, struct pt *pt);

@@ -8,7 +8,7 @@
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/layout_write.h"
 
-/* The properties in which one of these layouts differs from the others. */
+/* The properties in which these layouts differ. */
 struct dcp_conversion {
     const struct layout_target_ops *ops;
     const char *name;                   /* name of the layout in the line that describes the result */
@@ -19,7 +19,7 @@ struct dcp_conversion {
     struct dcp_target *(*make)(const struct source *s, const struct write_request *q, struct report *notes,
                                struct err *e);
 };
-/* A source that is described as one of these layouts. layout_target.of points to it. */
+/* A source described as one of these layouts. layout_target.of points to this struct. */
 struct dcp_described {
     const struct dcp_conversion *how;
     struct dcp_target *entries;

@@ -21,8 +21,8 @@
 /* One item of the result: a value, or a part of a tensor that one rank stores. */
 struct dcp_piece {
     /*
-     * Number of pieces that are written by one fill, which distributes the columns of its rows to them. It is set in
-     * the first of these pieces, and 0 in the others.
+     * number of pieces that one fill writes; the fill distributes the columns of its rows to these pieces. Set in the
+     * first of the pieces, 0 in the others
      */
     int n_pieces;
     int entry;                          /* index in the target's table */

@@ -27,7 +27,7 @@ struct gathering {
     struct optim_groups *groups;
 };
 
-/* Returns true if the entry belongs to an optimizer of the model. */
+/* Returns true if the entry belongs to an optimizer that trains the model. */
 static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_entry *en)
 {
     for (int i = 0; en->kind != DCP_ENTRY_OTHER && i < n->n_own; i++)
@@ -39,9 +39,9 @@ static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_
 /* ---- options ---- */
 
 /*
- * Read the number in a tensor of one element, and check the CRC of its record. Returns true with the number in *value.
- * Returns false if the tensor is not a number; or, with a report in r, if the record is corrupt or cannot be
- * read.
+ * Read the number in a tensor of one element. If r is a report, also check the CRC of the record. Returns true with the
+ * number in *value. Returns false if the tensor is not a number, or, with a report, if the record is corrupt or cannot
+ * be read.
  */
 static bool read_number(const struct source *s, const struct tmap *m, bool holes, struct report *r, double *value)
 {
@@ -176,7 +176,7 @@ static void group_params_by_settings(struct gathering *d)
         d->groups->how = OPTIM_GROUPS_BY_SETTINGS;
 }
 
-/* Report a parameter that two groups list, and a parameter that has moments but is in no group. */
+/* Report each parameter that two groups list, and each one that has moments but is in no group. */
 static void check_groups(const struct gathering *d, struct report *r)
 {
     struct names *first = names_new(d->a);
@@ -226,8 +226,8 @@ int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool
 }
 
 /*
- * Warn if parameters have moments of Adam, and neither they nor the groups have a step. Conversions of checkpoints
- * without a step write such sets.
+ * Warn if parameters have Adam's moments although neither these parameters nor the groups have a step. Conversions of
+ * checkpoints without a step write such sets.
  */
 static void check_step_listed(const struct dcp_naming *n, struct report *r)
 {

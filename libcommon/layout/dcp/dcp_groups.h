@@ -24,8 +24,8 @@
 void dcp_groups_read(const struct dcp_naming *n, struct report *r);
 
 /*
- * Returns the number of steps that a value contains. Returns -1 if it is not a number; or, with a report in r, if its
- * record is corrupt, or the number is not a whole number from 0 on.
+ * Returns the number of steps in a value. Returns -1 if the value is not a number. If r is a report, also returns -1 if
+ * the record of the value is corrupt, or if the number is not an integer >= 0.
  */
 struct source_value;
 int64_t dcp_read_step(const struct source *s, const struct source_value *v, bool holes, struct report *r);

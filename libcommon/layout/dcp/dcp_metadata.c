@@ -49,7 +49,7 @@ struct info_row {
     uint64_t at, len;
 };
 
-/* One entry of storage_data: the row of its key, and the row of its value. */
+/* One entry of storage_data: the rows of its key and of its value. */
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;
@@ -57,7 +57,7 @@ struct pair_row {
 };
 
 struct dcp_reader {
-    struct arena *a, *scratch;  /* a: memory of the result; scratch: memory that is freed after reading */
+    struct arena *a, *scratch;  /* a: arena of the result; scratch: arena that is freed after reading */
     const char *path;
     struct report *r;
     struct err *e;
@@ -85,7 +85,7 @@ struct dcp_reader {
     size_t n_refused, cap_refused;
     /* for each pair of state_dict_metadata: the first object in it whose class is not allowed; NULL if there is none */
     const struct pk **refused_in;
-    bool transformed;           /* an item whose bytes were transformed has been reported; the others are not */
+    bool transformed;           /* true if a transformed item has been reported; others are not */
 };
 
 /* ---- helpers ---- */
@@ -136,8 +136,8 @@ static bool is_plain_name(const char *s)
 /* ---- rows ---- */
 
 /*
- * read_box() adds a chunk's offsets and sizes to a table. The two functions after it add the key of a place, and the
- * place itself. Each returns the number of the new row, or -1 if the object is not valid.
+ * Add a chunk's offsets and sizes to a table. The next two functions add the key of a place, and the place itself. Each
+ * function returns the number of the new row, or -1 if the object is not valid.
  */
 static int64_t read_box(struct dcp_reader *rd, const struct pk *v)
 {
@@ -463,7 +463,7 @@ static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *e
     };
 }
 
-/* Find the places of the entries that are not read. They are found by the names of the entries. */
+/* Find the places of the entries that are not read, by the names of these entries. */
 static void place_unread(struct dcp_reader *rd)
 {
     struct names *number = names_new(rd->scratch);
@@ -588,8 +588,8 @@ static int by_address(const void *a, const void *b)
 }
 
 /*
- * Report classes that are not allowed. Not reported here are those inside entries of state_dict_metadata, because
- * these entries are left out for this reason and reported as such.
+ * Report classes that are not allowed. Classes inside entries of state_dict_metadata are not reported here, because
+ * these entries are left out for this reason, and another finding reports that.
  */
 static void check_metadata_classes(struct dcp_reader *rd, const struct pk_tree *tree)
 {
@@ -653,8 +653,8 @@ static int read_metadata_entry(struct dcp_reader *rd, const struct pk *key, cons
 }
 
 /*
- * Report names that planner_data has and state_dict_metadata does not have. The program saved these entries, so they
- * were lost later.
+ * Report names that are in planner_data but not in state_dict_metadata. The program saved these entries, so they were
+ * lost later.
  */
 static void report_missing_entries(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
 {
@@ -694,9 +694,10 @@ static bool join_path(const struct pk *path, struct strbuf *out)
 }
 
 /*
- * Report the entries of planner_data whose path does not make their name. torch joins the keys of a path with dots, and
- * places an entry by its path when it reads the checkpoint without a model. Values that are no tuples are not those of
- * torch's planner, and are not compared. Without planner_data, torch has no paths; otherwise each entry has one.
+ * Report entries whose name differs from their path in planner_data. torch joins the keys of the path with dots to make
+ * the name, and uses the path to place the entry when it reads the checkpoint without a model. A value that is not a
+ * tuple was not written by torch's planner and is not compared. If there is planner_data, each entry must have a path
+ * in it.
  */
 static void check_paths(const struct dcp_reader *rd, const struct dcp_table *out)
 {
@@ -745,7 +746,10 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
 
 /* ---- plans ---- */
 
-/* Returns the rank that wrote a file of torch's name, such as 3 for "__3_0.distcp", or -1 for any other name. */
+/*
+ * Returns the number of the rank that wrote a file, such as 3 for "__3_0.distcp". Returns -1 if torch does not name
+ * files like this one.
+ */
 static int64_t rank_of_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
@@ -780,9 +784,10 @@ static void mark_planned_items(struct dcp_reader *rd, const struct pk *plan, uin
 }
 
 /*
- * Compare the files of storage_data with all_local_plans, in which Megatron-core lists what each rank writes. The bytes
- * in the file of a rank that does not write the item are those of another item. If all such items are in files of rank
- * 0, nothing is reported: ckpt-edit stores the new bytes of items of any rank in a file of that name.
+ * Compare the places in storage_data with all_local_plans, in which Megatron-core lists the items that each rank
+ * writes. If a place is in the file of a rank that does not write the item, the bytes there are those of another item.
+ * Nothing is reported if all such places are in files of rank 0, because ckpt-edit stores new bytes of any item in a
+ * file with that name.
  */
 static void check_plans(struct dcp_reader *rd, const struct pk *plans)
 {

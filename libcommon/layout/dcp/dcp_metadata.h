@@ -14,7 +14,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
 
-/* The location of a chunk or a value in a file. There it is an item: a whole torch.save archive. */
+/* The place of a chunk or of a value in a file. The bytes there are an item: a whole torch.save archive. */
 struct dcp_place {
     /* such as "__0_0.distcp", with dcp_table.folder before it; NULL if .metadata does not name a file */
     const char *file;
@@ -26,8 +26,8 @@ struct dcp_place {
      */
     int number;
     /*
-     * only for writing a place whose number is -1: 1 + the index in storage_data of the entry whose key is used again;
-     * 0 if the key is new
+     * only for writing a place whose number is -1: 1 + the index in storage_data of the entry whose key the place
+     * reuses; 0 if the key is new
      */
     int moved_from;
 };
@@ -106,11 +106,14 @@ struct dcp_table {
     /* names of the files that contain items, each once. Items of entries that are not read are included. */
     const char **file;
     /*
-     * the folder of .metadata and of these files in the checkpoint, such as "weights/"; their names begin with it.
-     * "": they are in the folder of the checkpoint itself
+     * the folder of .metadata and of these files in the checkpoint, such as "weights/"; file names begin with it. "":
+     * the folder of the checkpoint itself
      */
     const char *folder;
-    /* torchdist: states of parameters are in entries that the table no longer has, see torchdist_buckets.h */
+    /*
+     * torchdist: the states of parameters were in entries that have been removed from the table, see
+     * torchdist_buckets.h
+     */
     bool buckets;
 };
 

@@ -17,9 +17,7 @@
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
-/*
- * A text that may be the prefix of a model, and for how many of an optimizer's names a tensor with this prefix exists.
- */
+/* A possible prefix of a model. For some number of an optimizer's names, a tensor with this prefix exists. */
 struct candidate {
     const char *prefix;
     int n;
@@ -83,8 +81,8 @@ static int add_candidate(struct candidate **list, int *n, int *cap, const char *
 }
 
 /*
- * List the texts that, put before a name of the optimizer o, give the name of a tensor of the same shape. Returns the
- * largest number of names for which one of these texts does so.
+ * List the prefixes that make a name of the optimizer o the name of a tensor of the same shape. Returns the largest
+ * number of names for which one of these prefixes does so.
  */
 static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, struct candidate **list, int *n)
 {
@@ -162,8 +160,8 @@ static int names_found(struct naming *nm)
 }
 
 /*
- * If at most half of the optimizers' names have a tensor, try to remove from all names the keys that module wrappers
- * add, such as "_orig_mod". The result is kept if more of the optimizers' names then have a tensor.
+ * Remove the keys of module wrappers, such as "_orig_mod", from all names, if at most half of the optimizers' names
+ * have a tensor. The change is kept only if more of these names have a tensor afterwards.
  */
 static void try_unwrapped(struct naming *nm)
 {
@@ -240,7 +238,7 @@ static void list_keys(struct naming *nm, bool *top)
     }
 }
 
-/* Returns true if tensors of the same name exist below two keys, or below a key and without one. */
+/* Returns true if tensors of the same name exist below two different keys, or below a key and without a key. */
 static bool names_repeat(struct naming *nm)
 {
     struct names *known = names_new(nm->a);
@@ -333,8 +331,8 @@ static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, c
 }
 
 /*
- * Returns true if the optimizer's parameters are numbered 0, 1, ... up to the number of weights with this prefix, and
- * the states of parameter i have the shape of weight i.
+ * Returns true if the optimizer numbers its parameters 0, 1, ... up to the number of weights with this prefix, and the
+ * states of parameter i have the shape of weight i.
  */
 static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
@@ -377,7 +375,7 @@ static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char 
                o->key, name[0]);
 }
 
-/* If an optimizer numbers its parameters, and some of the models match the numbers, keep only these models. */
+/* If an optimizer numbers its parameters and some models fit these numbers, remove the other models. */
 static void match_numbered_optimizer(struct naming *nm)
 {
     struct dcp_optimizer *o = NULL;
@@ -461,8 +459,8 @@ static void assign_weights(const struct naming *nm, const char *prefix)
 }
 
 /*
- * Report a moment that has another shape than its weight, if the moments of this name that other parameters have fit
- * their weights: then the optimizer is one of Adam's kind.
+ * Report a moment whose shape differs from that of its weight. The caller has found that moments of this name fit the
+ * weights of other parameters, as those of an optimizer of Adam's kind do.
  */
 static void report_moment_shape(const struct naming *nm, int entry, int weight)
 {
@@ -511,7 +509,7 @@ static void assign_moments(const struct naming *nm)
         free(taken[k]);
 }
 
-/* Returns true if the optimizer fits one of the other models better than the model with this prefix. */
+/* Returns true if the optimizer fits another model better than it fits the model with this prefix. */
 static bool trains_another(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     for (int i = 0; i < nm->n_models; i++)
@@ -521,8 +519,8 @@ static bool trains_another(const struct naming *nm, const struct dcp_optimizer *
 }
 
 /*
- * Find the optimizers that train the model with this prefix: at least half of their parameter names are names of its
- * weights. If several optimizers have names in common, at most one of them is kept.
+ * Find the optimizers that train the model with this prefix: at least half of an optimizer's parameter names must be
+ * names of the model's weights. If several optimizers share names, at most one of them is kept.
  */
 static void find_own(struct naming *nm, const char *prefix)
 {

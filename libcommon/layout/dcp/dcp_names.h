@@ -22,16 +22,16 @@ struct dcp_role {
     const char *param;          /* name of the parameter, in the arena */
     enum state state;
     /*
-     * 0: the entry is not a stack. Otherwise a number that is the same for all stacks whose parameters are listed
-     * together, row by row. These have equally many rows.
+     * number of a set of stacks whose parameters are listed together, row by row; all stacks of the set have equally
+     * many rows. 0: the entry is not a stack.
      */
     int stack;
     int number_at;
 };
 
 /*
- * Returns the state in which a tensor of the model is listed. Integers, booleans and complex numbers are not weights;
- * they get the state that source_add_buffers() gives to buffers.
+ * Returns the state under which a tensor of the model is listed. Tensors of integers, booleans and complex numbers are
+ * not weights; their state is the one that source_add_buffers() gives to buffers.
  */
 enum state dcp_state_of_dtype(enum dtype t);
 
@@ -52,7 +52,10 @@ struct dcp_naming {
     int n_numbers;
     /* [n_numbers] if an optimizer numbers its parameters: their names; NULL if the names are not known */
     const char **by_number;
-    /* parameters that a group alone names: there is no tensor and no state of them; NULL if names were not matched */
+    /*
+     * names of parameters that only a group lists, and that have neither a tensor nor a state; NULL if names were not
+     * matched
+     */
     struct names *omitted;
 };
 

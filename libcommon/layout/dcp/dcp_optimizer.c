@@ -60,10 +60,7 @@ static const char *join_entry_path(struct arena *a, const struct dcp_entry *en, 
     return text;
 }
 
-/*
- * Returns the position of `word` in the text, where it is a whole key that is followed by another key. Returns NULL if
- * there is no such position.
- */
+/* Returns the position in the text at which `word` is a whole key followed by another key, or NULL. */
 static const char *find_path_key(const char *text, const char *word)
 {
     const size_t n = strlen(word);
@@ -131,8 +128,8 @@ static void forget(struct dcp_entry *en)
 }
 
 /*
- * For each possible optimizer key, count the entries below it that show that it is an optimizer's: settings of groups,
- * and states that only optimizers have.
+ * For each key that may be an optimizer's, count the entries below the key that prove it: settings of groups, and
+ * states that only optimizers have.
  */
 static void find_optimizer_keys(struct optimizer_reading *rd)
 {
@@ -165,8 +162,8 @@ static void find_optimizer_keys(struct optimizer_reading *rd)
 }
 
 /*
- * Remove the keys below which nothing shows that they are an optimizer's. They are keys of the model, so the entries
- * below them get the kind DCP_ENTRY_OTHER again.
+ * Remove the keys that no entry proves to be an optimizer's. These keys belong to the model, so the entries below them
+ * get the kind DCP_ENTRY_OTHER again.
  */
 static void drop_others(struct optimizer_reading *rd)
 {
@@ -245,8 +242,8 @@ static void add_group_param_list(struct optimizer_reading *rd, struct dcp_optimi
 
 /*
  * Split "<fqn>.<what>" into the name of the parameter and the name of the state. The parameter's name is the longest
- * start of the text that is a known name. If there is none, it ends before the key of quantized states, or, if there
- * is no such key, before the last key.
+ * known name with which the text begins. If there is none, the name ends before the key of quantized states, or,
+ * without such a key, before the last key.
  */
 static void split_state(struct optimizer_reading *rd, const struct dcp_optimizer *o, struct dcp_entry *en)
 {
@@ -421,7 +418,7 @@ static size_t common_keys(const char *x, const char *y)
     return n;
 }
 
-/* Returns true if the prefix is that of a copy of a model, such as an average, which no optimizer trains. */
+/* Returns true if the prefix belongs to a copy of a model that no optimizer trains, such as an average of weights. */
 static bool is_copy(const char *prefix)
 {
     static const char *const words[] = { "ema", "swa", "averag", "shadow", "teacher" };
@@ -443,9 +440,9 @@ bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, con
 }
 
 /*
- * Returns that one of two optimizers which belongs to the prefix. It is the one whose key contains the prefix's last
- * key, otherwise the one whose key begins with more keys of the prefix, otherwise the one whose names all have
- * weights. Returns NULL if these tests do not decide.
+ * Returns the one of two optimizers that belongs to the prefix: the one whose key contains the prefix's last key; else
+ * the one whose key shares more leading keys with the prefix; else the one whose names all have weights. Returns NULL
+ * if none of these tests decides.
  */
 static struct dcp_optimizer *better(struct dcp_optimizer *x, struct dcp_optimizer *y, const char *prefix)
 {
@@ -479,8 +476,8 @@ void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n,
 /* ---- missing entries ---- */
 
 /*
- * Pairs of states. If most parameters of a group that have the first state of a pair also have the second, then all of
- * them must.
+ * Pairs of states. If most parameters of a group that have the first state also have the second one, all of them must
+ * have it.
  */
 static const enum kept together[][2] = {
     { KEPT_EXP_AVG, KEPT_EXP_AVG_SQ }, { KEPT_EXP_AVG_SQ, KEPT_EXP_AVG }, { KEPT_EXP_AVG, KEPT_STEP },
@@ -568,7 +565,7 @@ static bool has_betas(const struct dcp_optimizer *o, const struct dcp_table *t)
 }
 
 /*
- * Report the names for which there is no tensor, and set n->omitted. Returns for each name whether there is a tensor.
+ * Report the names that have no tensor, and set n->omitted. Returns an array: for each name, whether it has a tensor.
  */
 static bool *report_missing_params(const struct dcp_optimizer *o, const struct dcp_naming *n,
                                    const struct dcp_model_names *m, const bool *state, struct report *r)
@@ -598,8 +595,8 @@ static bool *report_missing_params(const struct dcp_optimizer *o, const struct d
 }
 
 /*
- * Report the parameters of groups that have a tensor and no state, where others have one. An optimizer with betas has
- * states of some parameter.
+ * Report the parameters in groups that have a tensor but no state, if other parameters have a state, or if a group of
+ * the optimizer has betas.
  */
 static void report_params_without_state(const struct dcp_optimizer *o, const struct dcp_naming *n, const bool *there,
                                         const bool *state, struct report *r)
@@ -623,7 +620,7 @@ static void check_own(const struct dcp_optimizer *o, const struct dcp_naming *n,
 {
     bool *state = have_state(o, n->table), *there = report_missing_params(o, n, m, state, r);
 
-    /* states that cannot be read have been reported, and are not in the table */
+    /* states that cannot be read are not in the table, and have already been reported */
     if (!n->no_optimizer && n->s->n_unread == 0)
         report_params_without_state(o, n, there, state, r);
     free(state);

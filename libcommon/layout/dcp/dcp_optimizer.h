@@ -44,8 +44,8 @@ void dcp_optimizers_unwrap_entries(struct dcp_naming *n);
 void dcp_optimizer_rename(struct dcp_optimizer *o, struct arena *a, const char **name, int count);
 /*
  * Returns true if the optimizer fits the model with the prefix `other` better than the model with the prefix `prefix`.
- * The tests are whether its key contains the last key of a prefix, then with how many keys of a prefix it begins, then
- * whether the model of `prefix` is a copy ("ema.") and the other is not.
+ * Three tests are made in this order: which prefix has its last key in the optimizer's key; which prefix shares more
+ * leading keys with the optimizer's key; and whether only the model of `prefix` is a copy ("ema.").
  */
 bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, const char *prefix);
 /*
@@ -68,8 +68,8 @@ void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_namin
                           struct report *r);
 
 /*
- * Returns true if the files have bytes that no entry of .metadata names (the findings "gap" and "unused"): states that
- * an entry has lost may be among them.
+ * Returns true if the files have bytes that no entry of .metadata names (findings "gap" and "unused"). These bytes may
+ * be states whose entries were lost.
  */
 bool dcp_has_spare_bytes(const struct report *r);
 

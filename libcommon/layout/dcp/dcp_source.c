@@ -30,7 +30,10 @@
  * contiguous run; no trainer writes a chunk with very many.
  */
 enum { MAX_RUNS = 1 << 20 };
-/* Maximum number of chunks of a stack, counted in each of its rows. A row is a parameter of one layer. */
+/*
+ * Maximum number of chunks of a stack. Each chunk is counted once per row that it covers. A row is one layer's
+ * parameter.
+ */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
 /* One item: a chunk or a value. */
@@ -204,7 +207,7 @@ static struct report *lost_report(const struct dcp_opening *x)
     return x->late ? x->late : x->r;
 }
 
-/* Report each file that .metadata names and that is missing, once. */
+/* Report each missing file that .metadata names, once. */
 static void report_missing_files(const struct dcp_opening *x)
 {
     struct names *reported = names_new(x->s->arena);
@@ -514,8 +517,8 @@ static void lose_item(struct dcp_opening *x, int i)
 }
 
 /*
- * Returns true if item i must be opened. If no tensors are requested, only values are opened, and item 0, which shows
- * the program that wrote the archives.
+ * Returns true if item i must be opened. If no tensors are requested, only values are opened, and also item 0, which
+ * shows which program wrote the archives.
  */
 static bool is_opened(const struct dcp_opening *x, int i)
 {
@@ -628,8 +631,8 @@ static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, b
 }
 
 /*
- * Returns the map of entry i, made of n chunks. Returns NULL if no tensors are requested, or if there is no map for a
- * reason that has been reported.
+ * Returns the map of entry i, which consists of n chunks. Returns NULL if no tensors are requested, or if no map can be
+ * made; the reason has been reported.
  */
 static struct tmap *make_map(const struct dcp_opening *x, int i, const struct tile_chunk *tile, int n)
 {
@@ -645,7 +648,7 @@ static struct tmap *make_map(const struct dcp_opening *x, int i, const struct ti
     return m;
 }
 
-/* Give flattened entries their original shape. Before that, their chunks are checked in the stored shape. */
+/* Give flattened entries their original shape. Their chunks are checked in the stored shape first. */
 static void unfold(struct dcp_opening *x)
 {
     for (int i = 0; i < x->table.n; i++) {
@@ -837,8 +840,8 @@ static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it
 }
 
 /*
- * Report the lost items of x->late. They are warnings if all of them belong to an optimizer, which is not requested in
- * this case; otherwise they are errors.
+ * Report the lost items in x->late. They are warnings if all of them belong to an optimizer, because then the optimizer
+ * was not requested. Otherwise they are errors.
  */
 static void report_lost(struct dcp_opening *x)
 {
@@ -855,8 +858,8 @@ static void report_lost(struct dcp_opening *x)
 }
 
 /*
- * Remove from the table the entries with items that cannot be read, so that a table that is written from it does not
- * have them either.
+ * Remove from the table the entries that contain items that cannot be read. A table that is written from it then lacks
+ * these entries, too.
  */
 static void drop_unread(struct dcp_opening *x)
 {
@@ -887,8 +890,8 @@ static void find_iteration(struct source *s, struct report *r)
 }
 
 /*
- * Compare the optimizer's step with the iteration and with the number of steps of the schedule of the learning rate. An
- * iteration may be one batch of several that a step accumulates, but a step is at least one iteration.
+ * Warn if the optimizer has made more steps than iterations and than steps of the learning-rate schedule; one step more
+ * is permitted. A step takes one iteration, or several if batches are accumulated.
  */
 static void check_counters(const struct source *s, struct report *r)
 {

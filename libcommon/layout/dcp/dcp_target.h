@@ -16,7 +16,7 @@
 /* The contents of one entry. */
 struct dcp_part {
     const struct tmap *map;             /* the elements of a tensor; NULL if the entry is the pickled value `tree` */
-    const struct param *param;          /* the parameter that has this state; NULL if the entry is no state */
+    const struct param *param;          /* the parameter of this state; NULL if the entry is not a state */
     enum state state;
     /*
      * the state was derived from the type by dcp_state_of_dtype(). A reader of the result derives it in the same way,
@@ -41,7 +41,7 @@ struct dcp_target {
     const struct source *src;
     struct dcp_table table;             /* its entries have no chunks; the sink makes them */
     struct dcp_part *part;              /* contents of the entries, parallel to table.entry */
-    int room;                           /* number of entries for which entries that were added have room */
+    int room;                           /* number of added entries for which there is room */
     int n_extras;
     struct dcp_extra *extra;
 };

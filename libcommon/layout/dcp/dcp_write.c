@@ -119,7 +119,7 @@ static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p, 
     return pk_object(a, FILESYSTEM, "_StorageInfo", info);
 }
 
-/* A walk over the entries and chunks of a table. Its callers ask for pair 0, 1, ... of a dict in this order. */
+/* Position in a walk over the entries and chunks of a table. The pairs of a dict are made in this order: 0, 1, ... */
 struct table_walk {
     const struct dcp_table *t;
     const struct dcp_made_chunks *made;
@@ -171,8 +171,8 @@ static void make_storage_pair(void *ctx, uint32_t i, struct arena *a, struct pk 
 }
 
 /*
- * A table may have millions of chunks, and the nodes of one occupy 4 kB, so the pairs of the three dicts are made while
- * they are written.
+ * A table may have millions of chunks, and the pickled nodes of one chunk take 4 kB. To save memory, the pairs of the
+ * three dicts are made while they are written.
  */
 void dcp_metadata_write(const struct dcp_table *t, const struct dcp_made_chunks *made, struct strbuf *out)
 {
@@ -263,8 +263,8 @@ static bool is_chunk_index(const struct pk *index, const struct dcp_entry *en, i
 }
 
 /*
- * Add the places of an entry to `storage`. In an unchanged entry, the keys of the places are used again: those of a
- * flattened tensor have offsets in the stored shape, which `en` does not have, because it has the original shape.
+ * Add the places of an entry to `storage`. If the entry is unchanged, the keys of its places are reused. This matters
+ * for flattened tensors: their keys have offsets in the stored shape, while `en` has the original shape.
  */
 static void add_storage_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool entry_changed)
 {
@@ -304,8 +304,8 @@ static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct 
 }
 
 /*
- * Returns a copy of mcore_data, the original shapes that Megatron-core records, with the new names of the entries as
- * keys.
+ * Returns a copy of mcore_data (the original shapes that Megatron-core records) whose keys are the new names of
+ * entries.
  */
 static struct pk *rekeyed(struct rewriting *w, const struct pk *mcore, const struct dcp_table *t)
 {

@@ -30,8 +30,8 @@ struct dcp_change {
 };
 /*
  * Write the .metadata `was` with the entries of c->t only, in their order. All other fields of entries and places, and
- * of the Metadata object, are kept. However, all_local_plans is removed if an entry has changed, because it repeats
- * the entries (a trainer that saves again uses it). Returns -1 with ERR_DATA if `was` cannot be parsed again.
+ * of the Metadata object, are kept. Only all_local_plans is removed if an entry has changed: it repeats the entries,
+ * and a trainer that saves again would use the old ones. Returns -1 with ERR_DATA if `was` cannot be parsed again.
  */
 MUST_CHECK int dcp_metadata_rewrite(const struct dcp_pickle *was, const struct dcp_change *c, struct strbuf *out,
                                     struct err *e);

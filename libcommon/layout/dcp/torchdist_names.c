@@ -15,10 +15,10 @@
 /* ---- states ---- */
 
 /*
- * Returns the parameter's key in a name "optimizer.state.<what>.<key>", and sets *st to the state that <what> names.
- * With several optimizers the name begins with "chained_<n>.". Returns NULL for other names. The fp32 master weight is
- * called fp32_param by Megatron's plain mixed-precision optimizer and by the form fully_sharded_model_space, and param
- * by the form fully_reshardable.
+ * Returns the parameter's key in a name "optimizer.state.<what>.<key>", and sets *st to the state <what>. With several
+ * optimizers the name begins with "chained_<n>.". Returns NULL for other names. The fp32 master weight is called
+ * fp32_param by Megatron's plain mixed-precision optimizer and by the form fully_sharded_model_space, and param by the
+ * form fully_reshardable.
  */
 static const char *optimizer_key(const char *name, enum state *st)
 {
@@ -151,9 +151,9 @@ static void report_missing_param_entry(const struct dcp_naming *n, int entry, co
 }
 
 /*
- * Two states of a parameter (both moments, or a moment and the fp32 master weight) are normally saved together. If the
- * parameters that have both states of such a pair are at least as many as those that have one, report the latter.
- * held[w] has one bit per state of weight w.
+ * Report parameters that have one state of a pair but lack the other. The pairs are both moments, and a moment with the
+ * fp32 master weight; the two states are normally saved together. A pair is checked only if at least as many parameters
+ * have both states as have only one. held[w] has one bit per state of weight w.
  */
 static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
 {
@@ -177,8 +177,8 @@ static void check_halves(const struct dcp_naming *n, const unsigned *held, struc
 }
 
 /*
- * Report a state that has not the shape of its weight. It is an error if it has other layers or experts, which are the
- * leading axes; some optimizers have moments with fewer rows or columns.
+ * Report a state whose shape differs from that of its weight. It is an error if the leading axes (layers, experts)
+ * differ, otherwise a warning, because some optimizers have moments with fewer rows or columns.
  */
 static void report_other_shape(const struct dcp_naming *n, int state, int weight, struct report *r)
 {
@@ -188,7 +188,7 @@ static void report_other_shape(const struct dcp_naming *n, int state, int weight
                    x->shape[0] != w->shape[0] && !isdigit((unsigned char)w->name[torchdist_number_place(w->name) + 1]);
 
     if (folded)
-        return;                         /* its chunks do not add up to its shape, which has been reported */
+        return;                         /* the chunks do not add up to the shape; this has been reported */
     for (int d = 0; d + 2 < w->ndim; d++)
         leading |= x->ndim == w->ndim && x->shape[d] != w->shape[d];
     report_add(r, leading && !n->s->accept_mismatch ? SEV_ERROR : SEV_WARNING, "shape", n->path, x->said_at, x->name,
@@ -253,8 +253,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
 /* ---- forms of the distributed optimizer ---- */
 
 /*
- * Returns the optimizer's sharding type that common.pt records, if a checkpoint of this type can be read only with the
- * number of ranks that saved it. With several optimizers, the first such type is returned. Otherwise returns NULL.
+ * Returns the optimizer's sharding type that common.pt records, if checkpoints of this type can only be read with the
+ * number of ranks that saved them. With several optimizers, returns the first such type. Otherwise returns NULL.
  */
 static const char *saved_sharding_type(const struct source *s)
 {

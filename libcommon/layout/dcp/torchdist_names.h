@@ -19,11 +19,11 @@ int torchdist_number_place(const char *key);
  * "optimizer.state.param.decoder.layers.mlp.weight"), or NULL if it is not the name of a master.
  */
 const char *torchdist_weight_of_master(const char *name);
-/* Returns true if the name is that of an entry of a distributed optimizer that depends on the number of ranks. */
+/* Returns true if the name belongs to an entry of a distributed optimizer whose form depends on the number of ranks. */
 bool torchdist_is_bucket(const char *name);
 /*
- * Returns the sharding type of the distributed optimizer if the form in which its states were saved depends on the
- * number of ranks, otherwise NULL. *entry receives the name of one of its entries, or NULL if it has none.
+ * Returns the sharding type of the distributed optimizer if the form of its saved states depends on the number of
+ * ranks, otherwise NULL. *entry is set to the name of one of these states' entries, or to NULL if there is none.
  */
 const char *torchdist_form_of_ranks(const struct source *s, const char **entry);
 

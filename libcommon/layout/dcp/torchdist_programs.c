@@ -31,8 +31,8 @@ const struct pk *torchdist_optimizer_of(const struct pk *root)
 }
 
 /*
- * Returns the number of consumed samples in the state of the one data module, whose key is the name of its class.
- * Returns -1 if there is none, or if several states have such a number.
+ * Returns the number of consumed samples in the state of the data module. The key of this state is the name of the
+ * module's class. Returns -1 if there is no such state, or if several states have such a number.
  */
 static int64_t samples_of_module(const struct pk *root)
 {
@@ -66,7 +66,10 @@ bool nemo_marks(const char *path)
            strcmp(path, NEMO_CONTEXT_FILE) == 0 || strcmp(path, NEMO_MODEL_FILE) == 0;
 }
 
-/* Returns true if the files are those of a folder of NeMo: weights/ is one of Megatron-core, or all are in folders. */
+/*
+ * Returns true if the files look like a folder of NeMo: weights/ is a folder of Megatron-core, or all files are in
+ * folders.
+ */
 bool nemo_fits(const struct source_listing *l)
 {
     bool others = false;
@@ -187,7 +190,7 @@ static int64_t read_number(struct files *f, struct arena *a, const struct pt *pt
     return value;
 }
 
-/* Read a counter of train_state.pt. Returns -1 if there is none, or, after a finding, if it cannot be read. */
+/* Read a counter of train_state.pt. Returns -1 if there is none, or, after a finding, if the counter cannot be read. */
 static int64_t read_counter(struct source *s, const struct pt *pt, const char *key, bool holes, struct report *r)
 {
     struct err e = {0};

@@ -31,24 +31,27 @@
 struct files;
 struct pk;
 
-/* Returns the dict of the optimizer in the root of common.pt, or NULL. NeMo stores a list of this one dict. */
+/* Returns the optimizer's dict in the root of common.pt, or NULL. NeMo stores this dict as the only item of a list. */
 const struct pk *torchdist_optimizer_of(const struct pk *root);
-/* Read the counters that PyTorch Lightning stores in common.pt. A common.pt that it did not write has no effect. */
+/*
+ * Read the counters that PyTorch Lightning stores in common.pt. Does nothing if Lightning did not write this common.pt.
+ */
 void lightning_counters_read(struct source *s, const struct pk *root);
 /* Returns -1 with *e set if the listing of a folder of NeMo has no file in weights/. */
 int nemo_check_weights(const struct source *s, const struct source_listing *l, struct err *e);
-/* Add the files of a folder of NeMo that are outside of weights/ to those of the source, and report missing ones. */
+/* Add to the source the files of a NeMo folder that are outside of weights/, and report missing ones. */
 void nemo_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r);
 /*
- * Returns the path of NeMo's marker of an unfinished save, which is next to the folder, or next to the one to which the
- * folder is a link. Returns NULL if there is none. The caller frees it.
+ * Returns the path of the marker that NeMo leaves next to a folder whose save did not finish. If the folder is a link,
+ * the marker is next to the folder to which the link leads. Returns NULL if there is no marker. The caller frees the
+ * path.
  */
 char *nemo_find_marker(const char *folder);
-/* Read the step in a file train_state.pt. Returns -1 with *e set if it has none, or cannot be read. */
+/* Read the step in a file train_state.pt. Returns -1 with *e set if the file has no step, or cannot be read. */
 MUST_CHECK int bridge_read_step(struct files *f, int file, int64_t *step, struct err *e);
 /*
- * If the listing has a file that only Megatron-Bridge writes, add its files to those of the source, and compare its
- * counters with those in common.pt, or use them where common.pt has none.
+ * If the listing has a file that only Megatron-Bridge writes, add the program's files to the source. Compare the
+ * counters in these files with those in common.pt, and use them where common.pt has none.
  */
 void bridge_files_read(struct source *s, const struct source_listing *l, bool holes, struct report *r);
 

@@ -36,9 +36,9 @@ enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 /* ---- metadata.json ---- */
 
 /*
- * Check that the settings `o` name the backend `want` with version 1 for the key `which`. A missing name defaults to
- * `preset` (NULL: no default), a missing version to 1, as in Megatron-core. What was found is appended to *found for
- * the message.
+ * Check that the settings `o` name the backend `want` with version 1 under the key `which`. As in Megatron-core, a
+ * missing name means `preset` (NULL: there is no default), and a missing version means 1. The name and version found
+ * are appended to *found for the message.
  */
 static bool is_backend(const json_t *o, const char *which, const char *want, const char *preset, struct strbuf *found)
 {
@@ -142,8 +142,8 @@ static bool add_common_tensor(struct flattening *w, const char *name, const stru
 }
 
 /*
- * Returns true if the members of v become values of their own: v is a dict, or a list that begins with a dict. Any
- * other object becomes one value.
+ * Returns true if the members of v are listed as separate values: v is a dict, or a list that begins with a dict. Any
+ * other object is listed as one value.
  */
 static bool is_walked(const struct pk *v, uint32_t *n)
 {
@@ -208,7 +208,7 @@ static const struct source_value *torchdist_find_step(struct source *s, bool hol
     return NULL;
 }
 
-/* Returns true if the value has the name of a step counter of the optimizer, or of one of several optimizers. */
+/* Returns true if the value's name is that of a step counter of the optimizer, or of one of several optimizers. */
 static bool is_step_name(const char *name)
 {
     return str_starts(name, "optimizer.") &&
@@ -216,8 +216,8 @@ static bool is_step_name(const char *name)
 }
 
 /*
- * Compare the step counters of all groups with each other. In a save of Megatron-core they are equal. `first` is the
- * counter that has been read as that of the run; it may be NULL.
+ * Compare the step counters of all groups with each other. Megatron-core saves equal counters. `first` is the counter
+ * that was read as the step of the run; it may be NULL.
  */
 static void compare_group_steps(const struct source *s, const struct source_value *first, bool holes, struct report *r)
 {
@@ -257,8 +257,8 @@ static bool skips_steps(const struct source *s)
 }
 
 /*
- * Compare the optimizer's step with the iteration. They are equal, except that a run in fp16 may have skipped steps,
- * and that some releases of DeepSpeed, whose checkpoints are converted to this layout, count one step more.
+ * Compare the optimizer's step with the iteration. They must be equal, with two exceptions: a run in fp16 may have
+ * skipped steps, and some releases of DeepSpeed, whose checkpoints are converted to this layout, count one step more.
  */
 static void compare_step_with_iteration(const struct source *s, struct report *r)
 {
@@ -351,8 +351,7 @@ static int read_common(struct source *s, const struct source_listing *l, bool ho
 }
 
 /*
- * Returns the group's factor of weight decay, which has either of two keys in the settings. Returns -1 if the group has
- * none.
+ * Returns the group's factor of weight decay, which is stored under one of two keys. Returns -1 if the group has none.
  */
 static double decay_factor(const struct pk *settings)
 {
@@ -363,7 +362,7 @@ static double decay_factor(const struct pk *settings)
     return f;
 }
 
-/* Returns true if the group's parameters are those of experts, which have an optimizer of their own. */
+/* Returns true if the group's parameters are those of experts, which have their own optimizer. */
 static bool is_of_expert_group(const struct pk *settings)
 {
     int64_t v = 0;
@@ -372,8 +371,8 @@ static bool is_of_expert_group(const struct pk *settings)
 }
 
 /*
- * Returns the number of the group that has a parameter: by its weight decay, if there are groups with and without, and
- * by its being one of experts, if there are groups of experts. Returns -1 if no group or several are such.
+ * Returns the number of the group that has a parameter. If the groups differ in weight decay, `decay` decides; if there
+ * are groups of experts, `expert` decides. Returns -1 if no group fits, or if several do.
  */
 static int find_group_of(const struct optim_groups *from, bool decays, bool of_experts)
 {
@@ -431,7 +430,7 @@ static int read_torchdist_groups(const struct source *s, struct arena *a, struct
     return 0;
 }
 
-/* Returns true if an optimizer has one step for all of its groups, next to its states. */
+/* Returns true if an optimizer stores one step for all of its groups, next to its states. */
 static bool has_common_step(const struct source *s)
 {
     for (int i = 0; i < s->n_values; i++)
@@ -441,7 +440,10 @@ static bool has_common_step(const struct source *s)
     return false;
 }
 
-/* Report a group of Adam without step where others have one; or, for states in buckets, that no group has a step. */
+/*
+ * Report that a group has no step, if the optimizer is Adam and other groups have one. For states in buckets, report it
+ * if no group has a step.
+ */
 static void check_steps_there(const struct source *s, struct report *r)
 {
     int n_with = 0, first = -1;
@@ -464,7 +466,10 @@ static void check_steps_there(const struct source *s, struct report *r)
                    "has moments, but no step of the optimizer: a run that resumes counts from another step");
 }
 
-/* Set the step of the run to that of the groups in a distributed optimizer's own settings, which are equal. */
+/*
+ * Set the step of the run to the step in the groups of the distributed optimizer's settings. All groups have the same
+ * step.
+ */
 static void read_bucket_step(struct source *s, struct report *r)
 {
     for (int g = 0; g < s->groups->n; g++) {
@@ -484,15 +489,15 @@ static void read_bucket_step(struct source *s, struct report *r)
 }
 
 /*
- * If the distributed optimizer was saved in a form that depends on the number of ranks, find the states of the
- * parameters in its buckets. Reports an ERROR "optimizer" with the reason if they are not known.
+ * If the form in which the distributed optimizer was saved depends on the number of ranks, find the states of the
+ * parameters in the optimizer's buckets. Reports an ERROR "optimizer" with the reason if they cannot be found.
  */
 static void read_form_of_ranks(struct source *s, const struct source_opts *o, struct report *r)
 {
     const char *entry, *form = torchdist_form_of_ranks(s, &entry), *why = NULL;
     const struct pk *optimizer = NULL;
 
-    /* without the tensors, only a form in which they are never found is an error */
+    /* if tensors are not read, only a form whose states can never be found is an error */
     if (!form || (o->no_tensors && strcmp(form, "dp_reshardable") == 0))
         return;
     if (strcmp(form, "dp_reshardable") == 0)
@@ -564,7 +569,7 @@ bool torchdist_marks(const char *name)
     return strcmp(name, TORCHDIST_COMMON) == 0 || dcp_marks(name);
 }
 
-/* Returns true if the folder, which torch.distributed.checkpoint wrote, was saved by Megatron-core. */
+/* Returns true if Megatron-core saved the folder, by means of torch.distributed.checkpoint. */
 bool torchdist_fits(const struct source_listing *l)
 {
     return dcp_listed(l, TORCHDIST_COMMON) >= 0 || dcp_listed(l, TORCHDIST_CONFIG) >= 0;

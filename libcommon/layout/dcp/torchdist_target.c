@@ -161,8 +161,8 @@ static bool alike(const struct param *a, const struct param *b)
 }
 
 /*
- * Find prefixes whose layers cannot be stacked: keys below the prefix differ in the number of layers, a layer is
- * missing, or layers of a key differ in shape or states. These layers are written one by one, under keys with layer
+ * Find prefixes whose layers cannot be stacked: the keys below the prefix have different numbers of layers, a layer is
+ * missing, or the layers of a key differ in shape or states. Such layers are written one by one, under keys with layer
  * numbers.
  */
 static void find_uneven(struct torchdist_keys *ks)
@@ -337,8 +337,7 @@ static void add_torchdist_entries(struct torchdist_keys *ks)
 }
 
 /*
- * Add the settings by which Megatron-core identifies its groups, if the settings do not have them, which is so if
- * another program saved them.
+ * Add the settings by which Megatron-core identifies its groups. They are missing if another program saved the groups.
  */
 static void add_identifiers(struct arena *a, struct pk *options)
 {
@@ -466,15 +465,15 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
 
 /* ---- target for a source of the same layout ---- */
 
-/* Returns true if the source has an optimizer of experts and one of other parameters, in a dict under their numbers. */
+/* Returns true if the source has two optimizers, one for experts, in a dict under their numbers. */
 static bool has_two_optimizers(const struct source *s)
 {
     return !pk_get(s->run.optimizer, "param_groups");
 }
 
 /*
- * Returns true if Megatron-core's loader expects the number of an optimizer in the names of its states: if there are
- * two and content_metadata does not state otherwise.
+ * Returns true if Megatron-core's loader expects the names of states to contain the number of their optimizer: there
+ * are two optimizers, and content_metadata does not state otherwise.
  */
 static bool has_numbered_states(const struct source *s)
 {
@@ -485,8 +484,8 @@ static bool has_numbered_states(const struct source *s)
 }
 
 /*
- * Add the states that were read from the buckets of a distributed optimizer, under the keys of their weights. If the
- * source has stacks, they are stacks.
+ * Add the states that were read from the buckets of a distributed optimizer, under the keys of their weights. They are
+ * stacked if the source has stacks.
  */
 static int add_bucket_states(struct dcp_target *t, struct err *e)
 {
@@ -521,7 +520,9 @@ static int add_bucket_states(struct dcp_target *t, struct err *e)
     return rc;
 }
 
-/* Returns the settings of two optimizers, whose groups are those of g, in a dict under the optimizers' numbers. */
+/*
+ * Returns a dict with the settings of two optimizers under the optimizers' numbers. The groups of both are those of g.
+ */
 static struct pk *make_two_optimizers(const struct dcp_target *t, const struct optim_groups *g)
 {
     struct pk *both = pk_dict(t->arena);
@@ -538,7 +539,7 @@ static struct pk *make_two_optimizers(const struct dcp_target *t, const struct o
     return both;
 }
 
-/* Returns the root of common.pt for a target in which the optimizer's states have the form of their parameters. */
+/* Returns the root of common.pt for a target whose optimizer states are stored in the shapes of their parameters. */
 static const struct pk *root_with_whole_states(struct dcp_target *t, const struct pk *root, struct err *e)
 {
     struct optim_groups g = {0};

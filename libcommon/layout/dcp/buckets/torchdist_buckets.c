@@ -38,63 +38,63 @@ struct state_bucket {
     int64_t *bound;                     /* [n_bounds] sorted: where chunks of the masters begin and end */
 };
 
-/* The part of a piece that one tensor rank has: one box, or two for a gated MLP. */
+/* One tensor rank's part of a piece: one box, or two boxes for a gated MLP. */
 struct local_part {
     int n_boxes;
     const struct dcp_chunk *box[2];
     int64_t n_elems;
 };
 
-/* A parameter, or one expert's piece of it, in the order of the model. */
+/* A parameter, or the piece of it that belongs to one expert. The list of these is in the order of the model. */
 struct placed_param {
     int param;                          /* index in s->param */
     const struct dcp_entry *entry;      /* the entry of its weight; a stack if row >= 0 */
     int row;
-    int expert;                         /* which of the experts of an expert-parallel rank; -1: the whole weight */
-    int next;                           /* the next piece of the same parameter in the list; -1: there is none */
+    int expert;                         /* number of the expert on its expert-parallel rank; -1: all experts */
+    int next;                           /* index of the parameter's next piece in the list; -1: none */
     int run;                            /* the run of parameters that has this one, see bucket_placing */
     int bucket;
     int64_t at;                         /* the parameter's first element in its bucket */
     struct local_part *part;            /* [tp] */
 };
 
-/* Which parameters an optimizer has. With expert parallelism, experts have an optimizer of their own, the second. */
+/* The parameters that an optimizer has. With expert parallelism, the experts have a second optimizer of their own. */
 enum placed_kind { PLACED_ALL, PLACED_OTHERS, PLACED_EXPERTS };
 
 /*
- * The model is divided into runs of parameters in its order, one for each buffer of a tensor rank: with one buffer on
- * each pipeline stage, run r is that of stage r; with several, which are those of virtual stages, run r is buffer
- * r / stages of stage r % stages. Group g of the optimizer is tensor rank g % tp of stage g / tp. For experts, the
- * tensor ranks are etp expert-tensor ranks of ep expert-parallel ranks.
+ * The parameters of the model, in its order, are divided into runs. A tensor rank has one buffer per run. If each
+ * pipeline stage has one buffer, run r belongs to stage r. If it has several, one per virtual stage, run r is buffer r
+ * / stages of stage r % stages. Group g of the optimizer belongs to tensor rank g % tp of stage g / tp. For experts,
+ * the tensor ranks are all pairs of an expert-parallel rank (ep of these) and an expert-tensor rank (etp).
  */
 struct bucket_placing {
     struct source *s;
     enum placed_kind kind;
     const char *prefix;                 /* the text before the number of the group in names of entries */
-    int n_groups, n_buffers, n_buckets; /* numbers of groups, of buffers of each, and of the most buckets of a buffer */
+    int n_groups, n_buffers, n_buckets; /* numbers of groups, of a group's buffers, and most buckets of a buffer */
     struct state_bucket *bucket;        /* [n_groups * n_buffers * n_buckets], see bucket_of() */
     int tp, stages, n_runs;
-    int ep, etp;                        /* tp = ep * etp where ranks have experts of their own, otherwise ep is 1 */
+    int ep, etp;                        /* tp = ep * etp for the optimizer of experts; otherwise ep is 1 */
     int n_ordered;
-    struct placed_param *ordered;       /* the parameters in the order of the model, experts not divided */
+    struct placed_param *ordered;       /* the parameters in the order of the model; experts are not split */
     int n;
     struct placed_param *placed;
-    /* a copy of the first parameter, a tied embedding, that the last stage has after its own parameters */
+    /* the last stage's copy of the first parameter, a tied embedding; it follows the stage's own parameters */
     bool has_copy;
     struct placed_param copy;
     int64_t *ways;                      /* [n_runs * (n + 1)] see count_ways(); -1: not counted yet */
 };
 
-/* A choice of parameters for a run: placed[from] to placed[to - 1], and with `copy` the copy of placed[0]. */
+/* The parameters chosen for a run: placed[from] to placed[to - 1], and if `copy` is true, the copy of placed[0]. */
 struct run_choice {
     int run, from, to;
     bool copy;
 };
 
-/* The states that the placements which were tried give to the parameters. */
+/* The placements tried so far, and the states that they give to the parameters. */
 struct placing_trial {
     bool compare;
-    struct tmap **map;                  /* [n_params * KINDS] those of a placement that fits; NULL: not placed */
+    struct tmap **map;                  /* [n_params * KINDS] the states by a placement that fits; NULL: none */
     int64_t n_ways;                     /* placements that lengths and bounds permit */
     int64_t n_fit;                      /* those that the values permit */
     const char *why;                    /* why the last other one does not fit */
@@ -147,7 +147,7 @@ static int kind_of_bucket(const char *name)
     return -1;
 }
 
-/* Find the numbers of groups, buffers and buckets. Returns a reason if the names have another form. */
+/* Find the numbers of groups, buffers and buckets. Returns the reason if the names have another form. */
 static const char *count_buckets(struct bucket_placing *x)
 {
     for (int i = 0; i < x->s->dcp->n; i++) {
@@ -192,7 +192,7 @@ static void list_bounds(struct arena *a, struct state_bucket *b)
     qsort(b->bound, b->n_bounds, sizeof *b->bound, by_number);
 }
 
-/* Returns a reason if a bucket before the last one of its buffer is missing, or if one lacks a state. */
+/* Returns the reason if a bucket is missing although its buffer has a later one, or if a bucket lacks a state. */
 static const char *check_buckets_whole(struct bucket_placing *x)
 {
     for (int i = 0; i < x->n_groups * x->n_buffers; i++) {
@@ -213,7 +213,7 @@ static const char *check_buckets_whole(struct bucket_placing *x)
     return NULL;
 }
 
-/* Fill in the table of buckets. Returns a reason if one is missing. */
+/* Fill in the table of buckets. Returns the reason if a bucket is missing. */
 static const char *list_buckets(struct bucket_placing *x)
 {
     struct source_hit hit;
@@ -241,7 +241,7 @@ static const char *list_buckets(struct bucket_placing *x)
     return check_buckets_whole(x);
 }
 
-/* Returns a reason if tensor ranks of a stage have buckets of other lengths. */
+/* Returns the reason if the tensor ranks of a stage have buckets of different lengths. */
 static const char *compare_tensor_ranks(const struct bucket_placing *x)
 {
     for (int g = 0; g < x->n_groups; g++)
@@ -273,7 +273,7 @@ static const struct source_stack *weight_stack(const struct source *s, const str
                                                                                                         : NULL;
 }
 
-/* Add layer by layer the parameters of all stacks that have the prefix of the stack in entry `first`. */
+/* Add the parameters of all stacks that have the same prefix as the stack in entry `first`, layer by layer. */
 static void add_stacked_layers(struct bucket_placing *x, int first)
 {
     const struct dcp_table *t = x->s->dcp;
@@ -288,7 +288,7 @@ static void add_stacked_layers(struct bucket_placing *x, int first)
         }
 }
 
-/* List the parameters in the order of the model. Returns a reason if there is one that has no place in it. */
+/* List the parameters in the order of the model. Returns the reason if a parameter has no place in this order. */
 static const char *order_params(struct bucket_placing *x)
 {
     const struct dcp_table *t = x->s->dcp;
@@ -321,8 +321,9 @@ static const char *order_params(struct bucket_placing *x)
 }
 
 /*
- * The parameters of Megatron-core's GPT in the order of its modules. Those of a layer follow "layers." and a number. A
- * save that is divided over data-parallel ranks writes the keys in another order.
+ * The parameters of Megatron-core's GPT in the order of its modules. In names, those of a layer follow "layers." and a
+ * number. This order is needed because a save that is divided over data-parallel ranks writes the keys in another
+ * order.
  */
 static const char *const known_begin[] = { "embedding.word_embeddings.weight", "embedding.position_embeddings.weight",
                                            NULL };
@@ -381,8 +382,8 @@ static int by_known_place(const void *a, const void *b, void *ctx)
 }
 
 /*
- * Sort the parameters in the order of the modules. Returns false, and leaves them, if one is not known, or if they have
- * no norm that could be fused.
+ * Sort the parameters in the order of the modules. Returns false and leaves their order if a module is not known, or if
+ * fused_norm is set but there is no norm that could be fused.
  */
 static bool sort_by_modules(struct bucket_placing *x, bool fused_norm)
 {
@@ -399,7 +400,7 @@ static bool sort_by_modules(struct bucket_placing *x, bool fused_norm)
     return true;
 }
 
-/* Returns true if the weight has an axis of experts, which are parameters of their own in the model. */
+/* Returns true if the weight has an axis of experts. In the model, each expert is a parameter of its own. */
 static bool is_of_experts(const struct placed_param *p)
 {
     const int dim = p->row >= 0;
@@ -407,7 +408,7 @@ static bool is_of_experts(const struct placed_param *p)
     return strstr(p->entry->name, ".experts.experts.") != NULL && p->entry->ndim > dim;
 }
 
-/* Returns the number of experts of an expert-parallel rank, or 0 if ranks have different numbers. */
+/* Returns the number of experts per expert-parallel rank, or 0 if the ranks have different numbers. */
 static int64_t count_local_experts(const struct bucket_placing *x, const struct placed_param *p)
 {
     const int64_t n = p->entry->shape[p->row >= 0];
@@ -431,7 +432,10 @@ static void add_piece(struct bucket_placing *x, const struct placed_param *p, in
     x->placed[x->n++].expert = expert;
 }
 
-/* Add the experts of ordered[from] to ordered[to - 1], which are of one layer: each with all of its weights, or not. */
+/*
+ * Add the experts of ordered[from] to ordered[to - 1], which belong to one layer. If `by_expert` is true, all weights
+ * of an expert follow each other; otherwise all experts of a weight do.
+ */
 static void add_experts(struct bucket_placing *x, int from, int to, bool by_expert)
 {
     const int n = (int)count_local_experts(x, &x->ordered[from]);
@@ -456,9 +460,9 @@ static void link_pieces(struct bucket_placing *x)
 }
 
 /*
- * List the parameters and pieces that the optimizer has, in the order of the model. The experts of a layer follow each
- * other with all of their weights (by_expert), or weight by weight, as modules of grouped experts have them. *differ is
- * set to true if the two orders differ. Returns a reason if experts cannot be divided over the ranks.
+ * List the parameters and pieces that the optimizer has, in the order of the model. The experts of a layer are listed
+ * expert by expert (by_expert), or weight by weight, as in modules of grouped experts. *differ is set to true if the
+ * two orders differ. Returns the reason if the experts cannot be divided over the ranks.
  */
 static const char *list_pieces(struct bucket_placing *x, bool by_expert, bool *differ)
 {
@@ -508,7 +512,7 @@ static int by_chunk_place(const void *a, const void *b, void *ctx)
     return 0;
 }
 
-/* Returns true if the chunk has elements of the piece's layer and of the expert; -1: all experts. */
+/* Returns true if the chunk has elements of the piece's layer and of `expert`. -1 stands for all experts. */
 static bool chunk_is_of(const struct placed_param *p, const struct dcp_chunk *k, int64_t expert)
 {
     const int dim = p->row >= 0;
@@ -518,9 +522,9 @@ static bool chunk_is_of(const struct placed_param *p, const struct dcp_chunk *k,
 }
 
 /*
- * Find the parts of `ranks` tensor ranks: the chunks of the weight, or of one expert in it, in the order of their
- * places are one for each rank, or two for a gated MLP, or one that all have. Returns a reason if there is another
- * number.
+ * Find the parts of `ranks` tensor ranks. The chunks of the weight, or of one expert in it, are sorted by place. There
+ * must be one chunk per rank, two per rank (gated MLP), or one chunk that all ranks have. Returns the reason if there
+ * is another number of chunks.
  */
 static const char *find_parts_of(const struct bucket_placing *x, const struct placed_param *p, int64_t expert,
                                  int ranks, struct local_part *part)
@@ -554,7 +558,7 @@ static const char *find_parts_of(const struct bucket_placing *x, const struct pl
     return why;
 }
 
-/* Find the parts of all ranks of a stage. Returns a reason if they are not known, or of different sizes. */
+/* Find the parts of all ranks of a stage. Returns the reason if a part is not known, or if the parts differ in size. */
 static const char *find_local_parts(const struct bucket_placing *x, struct placed_param *p)
 {
     const char *why = NULL;
@@ -574,9 +578,10 @@ static const char *find_local_parts(const struct bucket_placing *x, struct place
 /* ---- places ---- */
 
 /*
- * Find the numbers of tensor ranks and stages: those that the arguments state; or else tensor ranks are as many as the
- * chunks of the embedding, or of the first weight, which is divided over them; or else all groups are tensor ranks. For
- * experts, the number of stages is known, and expert-tensor ranks are one if the arguments do not state their number.
+ * Find the numbers of tensor ranks and of stages: those that the arguments state. If these are missing, there are as
+ * many tensor ranks as the embedding (or else the first weight) has chunks. If that number does not divide the number
+ * of groups, all groups are tensor ranks. For experts, the number of stages is already known, and there is one
+ * expert-tensor rank if the arguments do not state the number.
  */
 static const char *find_ranks(struct bucket_placing *x)
 {
@@ -609,13 +614,13 @@ static const char *find_ranks(struct bucket_placing *x)
     return NULL;
 }
 
-/* Returns true if chunks of the bucket begin or end at the element. */
+/* Returns true if a chunk of the bucket begins or ends at element `at`. */
 static bool is_bound(const struct state_bucket *b, int64_t at)
 {
     return bsearch(&at, b->bound, b->n_bounds, sizeof at, by_number) != NULL;
 }
 
-/* Returns a reason if a parameter does not begin and end where chunks of its bucket do, on some tensor rank. */
+/* Returns the reason if, on some tensor rank, a parameter begins or ends where no chunk of its bucket does. */
 static const char *compare_bounds(const struct bucket_placing *x, const struct placed_param *p)
 {
     for (int t = 0; t < x->tp; t++) {
@@ -628,7 +633,7 @@ static const char *compare_bounds(const struct bucket_placing *x, const struct p
     return NULL;
 }
 
-/* Place the parameters of a run by order and alignment, the last one first. Returns a reason if they do not fit. */
+/* Place the parameters of a run in reverse order, each aligned. Returns the reason if they do not fit the buckets. */
 static const char *place_run(struct bucket_placing *x, const struct run_choice *c)
 {
     const int n_buckets = count_buckets_of(x, c->run % x->stages * x->tp, c->run / x->stages);
@@ -660,8 +665,8 @@ static const char *place_run(struct bucket_placing *x, const struct run_choice *
 }
 
 /*
- * Advance to the next choice for a run. Start with to = from. The last run has all parameters that are left, first
- * without a copy of the embedding, then with one. Returns false after the last choice.
+ * Advance to the next choice of parameters for a run. Start with to = from. The last run gets all parameters that are
+ * left, first without the copy of the embedding, then with it. Returns false after the last choice.
  */
 static bool next_choice(const struct bucket_placing *x, struct run_choice *c)
 {
@@ -678,7 +683,7 @@ static bool next_choice(const struct bucket_placing *x, struct run_choice *c)
     return c->to < x->n;
 }
 
-/* Returns the number of placements of the parameters from placed[from] on in a run and those after it. */
+/* Returns the number of ways to place the parameters from placed[from] to the last one in `run` and the later runs. */
 static int64_t count_ways(struct bucket_placing *x, int run, int from)
 {
     struct run_choice c = { .run = run, .from = from, .to = from };
@@ -695,7 +700,10 @@ static int64_t count_ways(struct bucket_placing *x, int run, int from)
 
 /* ---- states ---- */
 
-/* Add the parts of a parameter's state that tensor rank t has where the parameter is placed. Returns their number. */
+/*
+ * Add the parts of a parameter's state that tensor rank t has, according to the parameter's place. Returns their
+ * number.
+ */
 static int add_placed_parts(const struct bucket_placing *x, const struct placed_param *p, int kind, int t,
                             struct tile_part *part)
 {
@@ -722,8 +730,8 @@ static int add_placed_parts(const struct bucket_placing *x, const struct placed_
 }
 
 /*
- * Make the map of a state of the parameter whose first piece is placed[first] from the buckets of all tensor ranks.
- * Returns a reason if that fails.
+ * Make the map of a state from the buckets of all tensor ranks. The parameter's first piece is placed[first]. Returns
+ * the reason if that fails.
  */
 static const char *join_placed(const struct bucket_placing *x, int first, int kind, struct tmap **map)
 {
@@ -746,7 +754,7 @@ static const char *join_placed(const struct bucket_placing *x, int first, int ki
     return why;
 }
 
-/* Returns a reason if the first masters of a parameter, rounded, are not its weights. */
+/* Returns the reason if the first master weights of a parameter, when rounded, differ from its weights. */
 static const char *compare_masters(const struct bucket_placing *x, const struct param *p, const struct tmap *masters)
 {
     const struct tmap *weights = p->state[STATE_BF16];
@@ -768,7 +776,10 @@ static const char *compare_masters(const struct bucket_placing *x, const struct 
     return why;
 }
 
-/* Make the maps of all states by the places of the parameters. Returns a reason if values contradict the places. */
+/*
+ * Make the maps of all states according to the places of the parameters. Returns the reason if values contradict these
+ * places.
+ */
 static const char *make_bucket_states(const struct bucket_placing *x, bool compare, struct tmap **map)
 {
     const char *why = NULL;
@@ -786,7 +797,10 @@ static const char *make_bucket_states(const struct bucket_placing *x, bool compa
     return why;
 }
 
-/* Try all placements of the parameters from placed[from] on in a run and those after it by their values. */
+/*
+ * For each way to place the parameters from placed[from] to the last one in `run` and the later runs, compare the
+ * values.
+ */
 static void try_placements(struct bucket_placing *x, int run, int from, struct placing_trial *trial)
 {
     struct run_choice c = { .run = run, .from = from, .to = from };
@@ -812,7 +826,7 @@ static void try_placements(struct bucket_placing *x, int run, int from, struct p
     }
 }
 
-/* Try the placements of the parameters in one order. Returns a reason if none fits lengths and bounds. */
+/* Try to place the parameters in one order. Returns the reason if no placement fits the lengths and bounds. */
 static const char *try_order(struct bucket_placing *x, struct placing_trial *trial)
 {
     const size_t n_ways = (size_t)x->n_runs * ((size_t)x->n + 1);
@@ -839,7 +853,7 @@ static const char *try_order(struct bucket_placing *x, struct placing_trial *tri
     return NULL;
 }
 
-/* Try the orders in which the experts of a layer can be. Returns a reason if none of them fits lengths and bounds. */
+/* Try both orders that the experts of a layer can have. Returns the reason if no placement fits lengths and bounds. */
 static const char *try_orders_of_experts(struct bucket_placing *x, struct placing_trial *trial)
 {
     bool differ = false;
@@ -856,8 +870,8 @@ static const char *try_orders_of_experts(struct bucket_placing *x, struct placin
 }
 
 /*
- * Place all parameters of the optimizer: in the order of the entries, or, if that does not fit, in the order of known
- * modules. Returns a reason if no placement fits, or if several do.
+ * Place all parameters of the optimizer in the order of the entries, or, if that does not fit, in the order of the
+ * known modules. Returns the reason if no placement fits, or if several do.
  */
 static const char *place_params(struct bucket_placing *x, struct placing_trial *trial)
 {
@@ -874,7 +888,9 @@ static const char *place_params(struct bucket_placing *x, struct placing_trial *
 
 /* ---- settings ---- */
 
-/* Returns the value in this object of a group, which is the only item of a list, or NULL. *name: its name. */
+/*
+ * Returns the value of a group in this object, or NULL. The value is the only item of a list. *name is set to its name.
+ */
 static const struct pk *find_rank_object(const struct bucket_placing *x, int t, const char *what, const char **name)
 {
     const struct pk *tree = NULL;
@@ -890,8 +906,8 @@ static const struct pk *find_rank_object(const struct bucket_placing *x, int t, 
 }
 
 /*
- * Compare the lengths of buckets that a group's object lists, [{(types): [length, ...]}, ...] by buffer, with the
- * buckets. Lengths with padding may be larger. Returns a reason if they differ.
+ * Compare the lengths of the buckets with those in a group's object: [{(types): [length, ...]}, ...], one dict per
+ * buffer. Lengths with padding may be larger than the buckets. Returns the reason if they differ.
  */
 static const char *compare_lengths(const struct bucket_placing *x, int group, const char *what, bool padded)
 {
@@ -919,7 +935,7 @@ static const char *compare_lengths(const struct bucket_placing *x, int group, co
     return NULL;
 }
 
-/* Find the settings, which each group has. Returns a reason if they differ or are missing. */
+/* Find the settings. Each group stores a copy. Returns the reason if the copies differ or one is missing. */
 static const char *find_bucket_settings(const struct bucket_placing *x, const struct pk **optimizer)
 {
     *optimizer = NULL;
@@ -936,7 +952,7 @@ static const char *find_bucket_settings(const struct bucket_placing *x, const st
     return NULL;
 }
 
-/* Remove the entries of the buckets from the table and from the values. */
+/* Remove the entries of the buckets from the table of entries and from the source's values. */
 static void remove_buckets(struct source *s)
 {
     struct dcp_table *t = (struct dcp_table *)s->dcp;
@@ -954,7 +970,7 @@ static void remove_buckets(struct source *s)
     s->names->value = NULL;
 }
 
-/* Place the parameters of one optimizer, and find its settings. Returns a reason if they are not known. */
+/* Place the parameters of one optimizer, and find its settings. Returns the reason if that fails. */
 static const char *place_optimizer(struct bucket_placing *x, struct placing_trial *trial, const struct pk **optimizer)
 {
     const char *why = count_buckets(x);
@@ -976,7 +992,9 @@ static const char *place_optimizer(struct bucket_placing *x, struct placing_tria
     return why ? why : place_params(x, trial);
 }
 
-/* Count the optimizers: one, or two if experts have one of their own. Returns a reason if there are others. */
+/*
+ * Count the optimizers: one, or two if experts have an optimizer of their own. Returns the reason if there are others.
+ */
 static const char *count_optimizers(const struct source *s, int *n)
 {
     *n = 1;

@@ -30,7 +30,7 @@ static const char *const key_name[N_KEYS] = {
     [UNLIKE_BLOCKS] = "heterogeneous_block_specs",
 };
 
-/* The value of a key: a number, or null or false, which are the number 0. `there` is false if the key is missing. */
+/* The number that is the value of a key. null and false count as 0. `there` is false if the key is missing. */
 struct config_value {
     bool there;
     int64_t n;
@@ -63,7 +63,7 @@ static bool parse_config_value(const char *text, int64_t *n)
 
 static const char unlike[] = "the layers of the model differ";
 
-/* Read a line of the section, without the two blanks at its beginning. */
+/* Read a line of the section, without the two blanks at the beginning of the line. */
 static void read_config_line(struct config_check *c, const char *line)
 {
     for (int k = 0; k < N_KEYS; k++) {
@@ -130,7 +130,7 @@ static void read_config(struct config_check *c)
 
 /* ---- tensors ---- */
 
-/* Returns the name of a parameter without the prefix, or NULL if the name has another one. */
+/* Returns the name of a parameter without the prefix, or NULL if the name does not begin with the prefix. */
 static const char *name_in_model(const struct config_check *c, const struct param *p)
 {
     return str_starts(p->name, c->of->prefix) ? p->name + strlen(c->of->prefix) : NULL;
@@ -144,7 +144,7 @@ static void refute_config(const struct config_check *c, enum config_key k, const
                key_name[k], c->key[k].n, what, found);
 }
 
-/* Returns the number of rows that the matrix of queries, keys and values has by the configuration, or 0. */
+/* Returns the number of rows that the configuration gives to the matrix of queries, keys and values, or 0. */
 static int64_t rows_of_attention(const struct config_check *c)
 {
     const struct config_value *v = c->key;
@@ -157,7 +157,7 @@ static int64_t rows_of_attention(const struct config_check *c)
     return (heads + 2 * groups) * (v[LANES].n ? v[LANES].n : v[HIDDEN].n / heads);
 }
 
-/* Compare one parameter of a layer. Returns true if it was refuted. */
+/* Compare one parameter of a layer with the configuration. Returns true if they contradict each other. */
 static bool check_layer_param(const struct config_check *c, const struct param *p)
 {
     const int64_t rows = rows_of_attention(c);
@@ -180,7 +180,10 @@ static bool check_layer_param(const struct config_check *c, const struct param *
     return false;
 }
 
-/* Compare the embedding and the layers. Sets c->why if the tensors are of a kind that is not compared. */
+/*
+ * Compare the embedding and the layers with the configuration. Sets c->why if the tensors are of a kind that cannot be
+ * compared.
+ */
 static void compare_config(struct config_check *c)
 {
     const struct param *embedding = NULL;

@@ -20,8 +20,8 @@ struct torchdist_config {
 };
 
 /*
- * Compare the numbers of layers, of experts and of tokens, and the hidden sizes, heads and groups in the configuration
- * with the tensors in s->param. Only lines in the form in which PyYAML dumps a dict of numbers are read.
+ * Compare the configuration with the tensors in s->param: the numbers of layers, experts and tokens, the hidden sizes,
+ * and the numbers of heads and groups. Only lines in the form in which PyYAML dumps a dict of numbers are read.
  */
 void torchdist_config_check(const struct source *s, const struct torchdist_config *c, struct report *r);
 

@@ -7,7 +7,7 @@
 #include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Returns a map of `len` bytes of the tensor that m maps, from byte `at` on. */
+/* Returns a map of the `len` bytes at offset `at` of the tensor that m maps. */
 static struct tmap *cut_master(struct arena *a, const struct tmap *m, uint64_t at, uint64_t len)
 {
     /* two parts, so that the result is one slice of extents */

@@ -10,8 +10,8 @@
 struct source;
 
 /*
- * Set `copy` of each parameter whose fp32 weight has a master, and `weights` of the value that is the master. Must be
- * called after all tensors have been listed.
+ * Set `copy` of each parameter whose fp32 weight has a master, and set `weights` of the value that is the master. All
+ * tensors must have been listed before.
  */
 void torchdist_masters_find(struct source *s);
 

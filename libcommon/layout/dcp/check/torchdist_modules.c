@@ -11,7 +11,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/torchdist_names.h"
 
-/* Number of dimensions that the places of objects can have: layer and expert, and one more for later releases. */
+/* Maximum number of dimensions that an object's place can have: layer, expert, and a spare one for later releases. */
 enum { MAX_PLACE = 3 };
 
 struct modules {
@@ -20,8 +20,8 @@ struct modules {
     struct arena *a;                    /* freed at the end of the check */
     struct names *reported;             /* tensors and layers for which there is a finding */
     struct names *foreign;              /* modules with parts of other names than Megatron-core's */
-    struct names *known;                /* the model's tensors; entries that cannot be read have numbers from t->n on */
-    /* modules have objects, and there is a tensor before or after the layers: the folder has a whole model */
+    struct names *known;                /* names: the model's tensors, then (from t->n on) unread entries */
+    /* the folder has a whole model: modules have objects, and a tensor precedes or follows the layers */
     bool has_objects, whole;
     bool decoder;                       /* there are layers below "decoder.layers" */
     enum severity severity;             /* of contradictions */
@@ -38,7 +38,7 @@ static bool is_model_tensor(const struct dcp_entry *en)
     return en->is_tensor && !is_of_optimizer(en->name);
 }
 
-/* Returns true if the tensor has the weights of all layers, so that its first axis is that of the layers. */
+/* Returns true if the tensor has the weights of all layers, with the layers as its first axis. */
 static bool is_stack_key(const char *name)
 {
     const int at = torchdist_number_place(name);
@@ -54,8 +54,8 @@ static const struct dcp_entry *model_tensor(const struct modules *m, const char 
 }
 
 /*
- * Report, once for each name, that the tensor `name` does not exist, but `en` does. `what` is empty or names another
- * tensor that could stand for it.
+ * Report that the tensor `name` does not exist although `en` does. Each name is reported once. `what` is empty or names
+ * another tensor that could replace the missing one.
  */
 static void report_missing_tensor(const struct modules *m, enum severity severity, const char *name, const char *what,
                                   const struct dcp_entry *en)
@@ -91,7 +91,7 @@ static int prefix_number(const struct modules *m, struct names *prefix, const ch
     return names_n(prefix) - 1;
 }
 
-/* Find the number of layers that most stacks of each prefix have, by the vote of Boyer and Moore. */
+/* Find for each prefix the number of layers that most of its stacks have, by the majority vote of Boyer and Moore. */
 static void count_layers_of_stacks(const struct modules *m, struct names *prefix, struct depth *depth)
 {
     for (int pass = 0; pass < 2; pass++)
@@ -153,7 +153,10 @@ struct layer_list {
     int *has;                           /* [numbers]: the modules of the layer */
 };
 
-/* Returns the next component "layers" with a number after it, from p on, or NULL. *number and *n receive it. */
+/*
+ * Returns the next component "layers" that is followed by a number, searching from p, or NULL. Sets *number to this
+ * number and *n to its length.
+ */
 static const char *numbered_layers(const char *name, const char *p, int *number, size_t *n)
 {
     static const char word[] = "layers.";
@@ -201,7 +204,7 @@ static void check_number(const struct modules *m, const struct dcp_entry *en, co
     }
 }
 
-/* Returns the modules of layer k, or 0 if there is no such layer. */
+/* Returns the kinds of modules that layer k has, as bits, or 0 if there is no such layer. */
 static int modules_of_layer(const struct layer_list *l, const struct core_layers *of, int k)
 {
     const int i = names_find(l->number, arena_fmt(l->m->a, "%s.%d", of->prefix, k));
@@ -210,8 +213,8 @@ static int modules_of_layer(const struct layer_list *l, const struct core_layers
 }
 
 /*
- * Report the layers that are missing below one prefix. In a model with layers that have no attention or no MLP
- * (heterogeneous blocks) a layer may have nothing at all, so a missing layer is a warning there.
+ * Report the layers that are missing below one prefix. A missing layer is only a warning if some layers of the model
+ * have no attention or no MLP (heterogeneous blocks), because a layer of such a model may have no tensor at all.
  */
 static void check_layers_of_prefix(const struct layer_list *l, const struct core_layers *of)
 {
@@ -278,9 +281,10 @@ struct kind_tensor {
 };
 
 /*
- * Returns the kind of a layer, for tensor `rest` of it: the prefix, and whether the layer has a router, an MLP, a
- * mixer, attention with latent keys and values, and with one module for queries, keys and values. For a tensor of
- * attention the MLP is not considered, and the reverse. `layer` is its name with the number, "decoder.layers.3".
+ * Returns the kind of a layer as a text: the prefix, and which modules the layer has (router, MLP, mixer, attention
+ * with compressed keys and values, attention with one module for queries, keys and values). The kind is made for the
+ * layer's tensor `rest`: if this is a tensor of attention, the MLP is ignored, and the reverse. `layer` is the layer's
+ * name, such as "decoder.layers.3".
  */
 static const char *kind_of_layer(const struct modules *m, const char *layer, const char *rest)
 {
@@ -298,7 +302,7 @@ static const char *kind_of_layer(const struct modules *m, const char *layer, con
     return arena_fmt(m->a, "%.*s %s", (int)(dot - layer), layer, bits);
 }
 
-/* Report, for each layer, the first tensor that it does not have, but other layers of its kind have. */
+/* Report for each layer the first tensor that the layer lacks but other layers of the same kind have. */
 static void compare_layers_of_kind(const struct modules *m, const struct kind_tensor *t, int n, struct names *layers,
                                    const char **layer)
 {
@@ -322,7 +326,7 @@ static void compare_layers_of_kind(const struct modules *m, const struct kind_te
     }
 }
 
-/* Compare the tensors of layers that have numbers and are of one kind. Tensors of adapters are not compared. */
+/* Compare the tensors of numbered layers of the same kind with each other. Tensors of adapters are not compared. */
 static void check_layers_of_kind(const struct modules *m)
 {
     struct names *known = names_new(m->a), *layers = names_new(m->a);
@@ -361,8 +365,8 @@ static void check_layers_of_kind(const struct modules *m)
 static const char of_experts[] = ".experts.experts.";
 
 /*
- * Returns the position in the name of the module that has a router and experts, and *tail: the rest of the name after
- * "experts.experts.". Only the weights and biases of the experts' own linear modules are meant. Returns 0 for others.
+ * Returns the length of the name of the module that has a router and experts, and sets *tail to the rest of the name
+ * after "experts.experts.". Returns 0 unless the name is that of a weight or bias of an expert's own linear module.
  */
 static size_t expert_tensor(const char *name, const char **tail)
 {
@@ -382,7 +386,7 @@ static size_t expert_tensor(const char *name, const char **tail)
     return 0;
 }
 
-/* Check that entry `en`, whose axis `axis` is that of the experts, has as many as the router has rows. */
+/* Check that entry `en` has as many experts on its axis `axis` as the router has rows. */
 static void check_expert_axis(const struct modules *m, const struct dcp_entry *en, const struct dcp_entry *router)
 {
     const int axis = is_stack_key(en->name);
@@ -393,11 +397,13 @@ static void check_expert_axis(const struct modules *m, const struct dcp_entry *e
                    (long long)router->shape[axis]);
 }
 
-/* Tensors of one kind that have an expert each: "decoder.layers.0.mlp.experts.experts.3.linear_fc1.weight". */
+/*
+ * Tensors that differ only in the number of their expert: "decoder.layers.0.mlp.experts.experts.3.linear_fc1.weight".
+ */
 struct expert_count {
     const struct dcp_entry *router;
     const char *before, *after;         /* the name before and after the number */
-    int n, above;                       /* number of experts, and the highest number that the router has no row for */
+    int n, above;                       /* number of experts; highest number without a row in the router */
 };
 
 static void count_numbered_expert(const struct modules *m, const char *name, const char *tail,
@@ -438,7 +444,7 @@ static void check_numbered_experts(const struct modules *m, const struct expert_
                (long long)rows);
 }
 
-/* Check the parts of a router whose weight is `router`: they have one element per expert. */
+/* Check that the other tensors of the router with the weight `router` have one element per expert. */
 static void check_router_parts(const struct modules *m, const char *module, const struct dcp_entry *router)
 {
     static const char *const parts[] = { "expert_bias", "bias" };
@@ -483,7 +489,7 @@ static void check_experts(const struct modules *m)
 
 /* ---- objects of modules ---- */
 
-/* The objects of one module: how many there are, and of how many each of them is a part. */
+/* The objects of one module: their number, and the total that each object states. */
 struct module_objects {
     const char *module;
     int first, n, n_dims;               /* `first` is the entry of the first object, n the number of objects */
@@ -507,9 +513,9 @@ static bool parse_numbers(const char **p, char end, int64_t *number, int *n)
 }
 
 /*
- * Parse the key of an extra-state object, such as "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2". *place
- * receives the numbers before and after the last underscore. Returns the length of the module's name, or 0 for the keys
- * of other objects.
+ * Parse the key of an extra-state object, such as "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2". *place is set
+ * to the numbers before and after the last underscore. Returns the length of the module's name, or 0 if the key is not
+ * one of an extra-state object.
  */
 static size_t parse_object(const char *key, int64_t *at, int64_t *of, int *n_dims)
 {
@@ -542,7 +548,7 @@ static void report_object(const struct modules *m, struct module_objects *o, int
     o->reported = true;
 }
 
-/* Compare the objects of a module with each other and with the module's weight. */
+/* Compare the objects of a module with each other and with the weight of the module. */
 static void check_module_objects(const struct modules *m, struct module_objects *o)
 {
     const char *weight = arena_fmt(m->a, "%s.weight", o->module);
@@ -600,8 +606,8 @@ static void check_objects(struct modules *m)
 /* ---- modules that exist together ---- */
 
 /*
- * Report a text model whose embedding or last norm does not exist, but the other one or the output layer. If all of
- * them are missing, the folder has a part of a model.
+ * Report the embedding or the last norm of a text model if it does not exist although the other one, or the output
+ * layer, does. If all three are missing, the folder has only a part of a model, and nothing is reported.
  */
 static void check_ends(struct modules *m)
 {
@@ -620,7 +626,7 @@ static void check_ends(struct modules *m)
                    "does not exist, but %s does", begins ? embedding : "output_layer.weight");
 }
 
-/* Returns true if a tensor has the name `module` followed by one of the ends, which are separated by "|". */
+/* Returns true if there is a tensor whose name is `module` followed by one of `ends`, which are separated by "|". */
 static bool has_one_of(const struct modules *m, const char *module, const char *ends)
 {
     bool found = false;
@@ -631,8 +637,8 @@ static bool has_one_of(const struct modules *m, const char *module, const char *
 }
 
 /*
- * List in m->foreign the modules that have a part with a weight whose name is not one of Megatron-core's. Its parts may
- * have been renamed, so it is unknown which of them are missing.
+ * List in m->foreign the modules that have a weight whose name Megatron-core does not use. The parts of such a module
+ * may have been renamed, so it is unknown which parts are missing.
  */
 static void list_foreign(struct modules *m)
 {
@@ -656,7 +662,7 @@ static void list_foreign(struct modules *m)
     }
 }
 
-/* Report modules without the one that Megatron-core always makes with them. */
+/* Report each module that exists without another one which Megatron-core always makes with it. */
 static void check_pairs(const struct modules *m)
 {
     static const char *const pairs[][2] = {
@@ -670,7 +676,7 @@ static void check_pairs(const struct modules *m)
         { ".linear_fc1.bias", ".linear_fc2.bias" }, { ".linear_fc2.bias", ".linear_fc1.bias" },
         { "layer_norm_bias", "layer_norm_weight" }, { "_layernorm.bias", "_layernorm.weight" },
         { ".k_layernorm.weight", ".q_layernorm.weight" },
-        /* The norm of queries goes with that of keys, or with that of the compressed keys and values. */
+        /* The norm of queries exists together with the norm of keys, or with that of the compressed keys and values. */
         { ".q_layernorm.weight", ".k_layernorm.weight|.kv_layernorm.weight|.linear_kv_up_proj.layer_norm_weight" },
     };
 

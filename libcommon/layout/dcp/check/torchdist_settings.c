@@ -55,7 +55,10 @@ static void count_groups(struct core_optimizer *o, const struct pk *list)
     }
 }
 
-/* Count the groups of one optimizer's dict: its own, those of the optimizer inside it, and those of several ones. */
+/*
+ * Count the groups in the dict of one optimizer. Groups may also be in dicts inside it: under "optimizer", or under the
+ * number of a chained optimizer.
+ */
 static void count_settings(struct core_optimizer *o, const struct pk *tree, int depth)
 {
     uint32_t n = 0;
@@ -138,7 +141,10 @@ static void report_settings(const struct settings_check *c, const char *name, co
     report_add(c->r, c->severity, "groups", c->s->path, ERR_NO_BYTE, name, what, number, number);
 }
 
-/* Returns true if only groups of experts are listed. *any is set to true if groups of experts are listed. */
+/*
+ * Returns true if groups of experts are listed, and no other groups. *any is set to true if groups of experts are
+ * listed.
+ */
 static bool lists_experts(const struct settings_check *c, bool *any)
 {
     int experts = c->only.n_experts, groups = c->only.n_groups;
@@ -151,7 +157,10 @@ static bool lists_experts(const struct settings_check *c, bool *any)
     return experts > 0 && experts == groups;
 }
 
-/* Compare one of several optimizers with its states. `apart`: names of states have the number of their optimizer. */
+/*
+ * Compare one of several optimizers with its states. `apart`: the names of states contain the number of their
+ * optimizer.
+ */
 static void check_optimizer(const struct settings_check *c, int number, bool apart)
 {
     bool experts_known;
@@ -177,7 +186,7 @@ static void check_optimizer(const struct settings_check *c, int number, bool apa
                         "optimizer.%d is one of experts (is_expert_parallel)", number);
 }
 
-/* Compare the numbers of optimizers. Returns false if there is no state. */
+/* Compare the number of optimizers in the settings with that in the states. Returns false if there is no state. */
 static bool check_several(const struct settings_check *c)
 {
     bool apart = false, any = c->only.n_states > 0;
@@ -193,7 +202,10 @@ static bool check_several(const struct settings_check *c)
     return apart || any;
 }
 
-/* If the names of states do not state their optimizer, there must be states of experts for the groups of experts. */
+/*
+ * Check groups of experts if the names of states do not contain the number of an optimizer: there must be states of
+ * experts, and if all groups are those of experts, there must be no other states.
+ */
 static void check_groups_of_experts(const struct settings_check *c)
 {
     bool any;
@@ -210,7 +222,7 @@ static void check_groups_of_experts(const struct settings_check *c)
 }
 
 /*
- * Returns true if the optimizer may have states of the parameter. It has none of a router's correction bias, and of the
+ * Returns true if the optimizer may have states of the parameter. It has none of a router's correction bias or of the
  * second name of a tied embedding.
  */
 static bool is_trained(const struct param *p)
@@ -219,7 +231,7 @@ static bool is_trained(const struct param *p)
            strcmp(p->name, "output_layer.weight") != 0;
 }
 
-/* Returns the keys that have a state of any optimizer, such as "decoder.layers.mlp.linear_fc1.weight". */
+/* Returns the keys for which any optimizer has a state, such as "decoder.layers.mlp.linear_fc1.weight". */
 static struct names *list_keys_with_state(struct settings_check *c, struct arena *a)
 {
     struct names *keys = names_new(a);
@@ -236,7 +248,7 @@ static struct names *list_keys_with_state(struct settings_check *c, struct arena
     return keys;
 }
 
-/* Returns the key of a parameter: its name, or that of the stack that holds it as a layer. */
+/* Returns the key of a parameter: its own name, or the name of the stack that contains it as a layer. */
 static const char *key_of_param(struct arena *a, const struct names *keys, const char *name)
 {
     const int at = torchdist_number_place(name);
@@ -246,7 +258,7 @@ static const char *key_of_param(struct arena *a, const struct names *keys, const
                                                   : arena_fmt(a, "%.*s%s", at, name, name + at + 1 + digits);
 }
 
-/* Report parameters that have no state, where others have one. They may have been frozen. */
+/* Report parameters that have no state although other parameters have one. They may have been frozen. */
 static void check_params_without_state(struct settings_check *c)
 {
     struct arena *a = arena_new(0);
@@ -272,8 +284,8 @@ static void check_params_without_state(struct settings_check *c)
 }
 
 /*
- * Compare the form of the states that content_metadata records, by which Megatron-core loads them, with that of each
- * optimizer.
+ * Compare the form of each optimizer's states with the form recorded in content_metadata. Megatron-core loads the
+ * states by the recorded form.
  */
 static void check_forms(const struct settings_check *c)
 {

@@ -12,7 +12,7 @@
 struct core_sizes {
     const struct dcp_naming *n;
     struct arena *a;
-    struct names *known;                /* tensors of numbers; packed ones of quantised weights have other sizes */
+    struct names *known;                /* only tensors of numbers; packed quantised weights have other sizes */
     const struct dcp_entry *embedding;
     const struct dcp_entry *first;      /* the first linear module of the first MLP that was compared */
     bool gated;                         /* `first` has the rows of a gate */
@@ -42,7 +42,7 @@ static const struct dcp_entry *find_tensor(const struct core_sizes *z, const cha
     return i < 0 ? NULL : &z->n->table->entry[i];
 }
 
-/* Returns the number of axes before those of one layer's tensor: 1 in a stack of layers, otherwise 0. */
+/* Returns the number of axes that precede those of one layer's tensor: 1 in a stack of layers, otherwise 0. */
 static int layer_axes(const struct dcp_entry *en)
 {
     const int at = torchdist_number_place(en->name);
@@ -69,7 +69,10 @@ static void check_hidden(const struct core_sizes *z, const struct dcp_entry *en)
     }
 }
 
-/* Returns the tensor that has the end `other` in place of the end `end`, or NULL if `en` has no such end. */
+/*
+ * Returns the tensor whose name has the end `other` instead of `end`. Returns NULL if the name of `en` does not have
+ * the end `end`, or if there is no such tensor.
+ */
 static const struct dcp_entry *other_tensor(const struct core_sizes *z, const struct dcp_entry *en, const char *end,
                                             const char *other)
 {
@@ -87,8 +90,9 @@ static void report_sizes(const struct core_sizes *z, const struct dcp_entry *en,
 }
 
 /*
- * Compare the two linear modules of an MLP, and those of attention. The first one of an MLP has the rows of the gate
- * and as many others, or it has no gate. The rows of queries, keys and values are more than the columns of the output.
+ * Check that the two linear modules of an MLP fit each other, and those of attention too. The first module of an MLP
+ * has twice the rows if it has a gate. The module of queries, keys and values has more rows than the output module has
+ * columns.
  */
 static void check_linear_pairs(struct core_sizes *z, const struct dcp_entry *en)
 {
@@ -117,7 +121,10 @@ static void check_linear_pairs(struct core_sizes *z, const struct dcp_entry *en)
         report_sizes(z, fc2, en, fc2->shape[fc2->ndim - 2], en->shape[en->ndim - 1]);
 }
 
-/* Check the modules that compress queries, and keys with values, against those that expand them; and biases. */
+/*
+ * Compare the modules that compress queries, keys and values with the modules that expand them. Compare biases with
+ * weights.
+ */
 static void check_compressed(const struct core_sizes *z, const struct dcp_entry *en)
 {
     const struct dcp_entry *q = other_tensor(z, en, ".linear_q_down_proj.weight", ".linear_q_up_proj.weight");
