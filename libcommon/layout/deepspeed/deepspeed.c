@@ -82,8 +82,8 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
 }
 
 /*
- * Called if no mp_rank file of this tag can be opened. Return the mp_rank file of another tag of the run that has the
- * same degrees. If there is none, return an mp_rank file that is made from a config.json, or NULL.
+ * Return the mp_rank file of another tag of the run that has the same degrees. If there is none, return an mp_rank file
+ * that is made from a config.json, or NULL. Called if no mp_rank file of this tag can be opened.
  */
 static const struct source_file *lost_first(struct ds *d, struct err *e)
 {

@@ -80,7 +80,7 @@ enum { DS_FP32, DS_AVG, DS_AVG_SQ, DS_STATES };
 struct ds_rank_stage {
     struct ds_stage st;
     bool ok;                    /* the file's param_shapes was read */
-    bool bad;                   /* param_shapes differs from that of the stage's other ranks, so it is not usable */
+    bool bad;                   /* param_shapes differs from that of the stage's other ranks: unusable */
 };
 
 struct ds_run {
@@ -184,7 +184,10 @@ const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
  */
 void ds_missing(struct ds *d, const char *name);
 void ds_missing_rest(struct ds *d);
-/* Return the mp_rank file of the lowest rank that could be opened. After ds_degrees() has succeeded, there is one. */
+/*
+ * Return the mp_rank file of the lowest rank that could be opened. After ds_degrees() has succeeded, there is such a
+ * file.
+ */
 const struct source_file *ds_first_mp(const struct ds *d);
 /* Report files that are shorter than other files of the same kind, for example truncated copies. No file is opened. */
 void ds_check_sizes(struct ds *d);
@@ -195,8 +198,8 @@ ds_read_fn ds_read_stage;
 /* Compare the ranks of each stage, select the rank that represents it (d->ref), and index the listed parameters. */
 void ds_check_stages(struct ds *d);
 /*
- * Returns true if the parameters of all stages are known. Only then is a name in a layer file that no stage lists an
- * error.
+ * Returns true if the parameters of all stages are known. Only then is it an error if a layer file has a name that no
+ * stage lists.
  */
 bool ds_all_stages(const struct ds *d);
 
@@ -221,8 +224,8 @@ static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? S
 struct pt *ds_lost_first(struct ds *d, struct err *e);
 /*
  * Make an mp_rank file from the arguments in source_opts.config and the shapes in the layer files, with a single
- * pipeline stage. Sets d->made to it and returns it. Returns NULL if the caller gave no configuration (the
- * option that gives one is then added to *e) or if the configuration does not fit the layer files.
+ * pipeline stage. Sets d->made to it and returns it. Returns NULL if the configuration does not fit the layer files, or
+ * if the caller gave none; in the latter case the option that gives a configuration is added to *e.
  */
 struct pt *ds_lost_config(struct ds *d, struct err *e);
 /* Determine param_shapes of the stages that have no readable mp_rank file. */

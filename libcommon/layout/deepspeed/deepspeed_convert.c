@@ -26,8 +26,8 @@ struct ds_preview {
      */
     double expected_s, rate;            /* rate: bytes per second */
     /*
-     * GPU memory in bytes of one rank of the stage that needs most: weights, fp32 gradients, and the rank's share of
-     * the fp32 master weights and Adam's moments.
+     * GPU memory in bytes of one rank of the stage that needs the most. It holds the weights, the fp32 gradients, and
+     * the rank's share of the fp32 master weights and of Adam's moments.
      */
     int stage;
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes;

@@ -185,7 +185,7 @@ static bool has_kind(const struct ds *d, enum ds_kind kind)
     return false;
 }
 
-/* Refuse layouts that are not supported and that only the content of an mp_rank file reveals. */
+/* Refuse layouts that are not supported and that can only be detected in the content of an mp_rank file. */
 static int refuse_content(const struct ds *d, const struct source_file *first, struct err *e)
 {
     const struct pk *root = pt_root(first->pt);
@@ -244,10 +244,7 @@ char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
         { "data-parallel ranks", saved.dp, named.dp },
     };
 
-    /*
-     * If the names have fewer ranks than were recorded, that is no contradiction: the files of the last ranks may be
-     * lost.
-     */
+    /* Fewer ranks in the names than recorded are no contradiction: the files of the last ranks may be lost. */
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
         if (pair[i].saved && pair[i].named > pair[i].saved)
             return str_fmt("it belongs to a checkpoint of %lld %s, but the other files to one of %lld",

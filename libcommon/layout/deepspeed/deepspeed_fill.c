@@ -26,7 +26,7 @@
 #include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* n elements of a slice, from element `at` of the slice on, are a copy of the elements from `from` on of `map`. */
+/* n elements of a slice, starting at element `at`. They are a copy of the elements of `map` that start at `from`. */
 struct sink_piece {
     const struct tmap *map;
     int64_t at, from, n;
@@ -42,7 +42,7 @@ struct slice {
     uint64_t out;                       /* size of an element in the target */
     int tp;
     int n_deal;                         /* row-parallel: number of target slices in a group of columns; otherwise 1 */
-    /* the slice has only some columns of the merged tensor: n_columns columns from column_at on */
+    /* the slice has n_columns columns of the merged tensor, starting at column_at, instead of all columns */
     bool by_columns;
     int64_t column_at, n_columns;       /* valid if by_columns */
     int n;
@@ -130,7 +130,7 @@ static void cut_vocab(struct ds_folder *w, struct slice *s, const struct tmap *m
         add_slice_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
 }
 
-/* Describe slice s as pieces of m, the map of the merged tensor. */
+/* Describe slice s as pieces of m, which is the map of the merged tensor. */
 static void cut_slice(struct ds_folder *w, struct slice *s, const struct tmap *m)
 {
     int64_t n = s->p->slice_elems, half = n / 2, total = n * w->t->topo.tp;
@@ -156,7 +156,7 @@ static void cut_slice(struct ds_folder *w, struct slice *s, const struct tmap *m
     }
 }
 
-/* Describe slice s, whose values are zeros, with the positions in the merged tensor that the merge rule gives. */
+/* Describe slice s as zeros, at the positions in the merged tensor that follow from the merge rule. */
 static void cut_zeros(struct ds_folder *w, struct slice *s)
 {
     struct tmap m = { .len = (uint64_t)s->p->slice_elems * (uint64_t)w->t->topo.tp * s->size };
@@ -240,7 +240,7 @@ static struct folder_fill slice_fill(const struct filling *x, const struct slice
 
 /* ---- row-parallel slices that are distributed from a group ---- */
 
-/* The n elements from `skip` on are part of one row of a slice. Write them for every slice of the group. */
+/* Write a part of one row, the n elements that start at `skip`, for every slice of the group. */
 static void fill_row_parts(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], row = skip / width, column = skip % width;

@@ -143,8 +143,8 @@ static const char *most_common(struct marked *v, int n)
 }
 
 /*
- * Returns true if the mp_rank file does not have value m. Shards are never reported as lacking a value, because they
- * do not have all values; neither are the mp_rank files if none of them has it (n_mp is 0).
+ * Returns true if the mp_rank file lacks value m, and other mp_rank files have it (n_mp > 0). A shard is never
+ * reported, because shards do not have all values.
  */
 static bool lacks(const struct ds *d, int m, int file, int n_mp)
 {
@@ -231,7 +231,7 @@ struct kind_decay {
     const char *name;                   /* the first parameter of the kind that was read */
     const char *value;                  /* its weight decay, ended by a newline */
     int pp;
-    bool varies;                        /* true if it differs within a stage: then stages are not compared */
+    bool varies;                        /* true: differs within a stage, so stages are not compared */
 };
 struct kind_table {
     struct names *names;                /* kind: index in kind */
@@ -247,7 +247,9 @@ static const char *kind_of(const char *name)
     return digits > 0 && name[digits] == '.' ? name + digits + 1 : name;
 }
 
-/* Returns the weight decay of group g in a text of adam_settings(), ended by a newline, or NULL if it has none. */
+/*
+ * Returns the weight decay of group g in a text made by adam_settings(), or NULL if there is none. A newline ends it.
+ */
 static const char *find_decay(const char *settings, int g)
 {
     char key[64];
@@ -267,8 +269,8 @@ static bool is_same_line(const char *a, const char *b)
 }
 
 /*
- * Compare the weight decay of a parameter of stage pp with that of its kind in other stages. Returns true after the
- * report of a difference.
+ * Compare the weight decay of a parameter of stage pp with that of the same kind of parameter in other stages. Returns
+ * true if a difference was reported.
  */
 static bool compare_decay(struct ds *d, struct kind_table *t, int file, const char *name, const char *value)
 {
@@ -291,8 +293,8 @@ static bool compare_decay(struct ds *d, struct kind_table *t, int file, const ch
 }
 
 /*
- * Compare the weight decay of each kind of parameter in all stages, because stages may list their groups in another
- * order.
+ * Compare the weight decay of each kind of parameter in all stages. Groups are not compared by number, because stages
+ * may list their groups in different orders.
  */
 static void check_stage_decay(struct ds *d, bool *reported)
 {
@@ -319,7 +321,7 @@ static void check_stage_decay(struct ds *d, bool *reported)
     arena_free(a);
 }
 
-/* Check that all files of the optimizer have its step, or none has. */
+/* Check that either all files of the optimizer have its step or none does. */
 static void check_steps_there(struct ds *d, bool *reported)
 {
     int with = -1;
@@ -335,7 +337,7 @@ static void check_steps_there(struct ds *d, bool *reported)
         }
 }
 
-/* Check that values which every mp_rank file of a save has are in all of them, or in none. */
+/* Check values that every mp_rank file of a save has: either all mp_rank files have them or none does. */
 static void check_keys_there(struct ds *d, bool *reported)
 {
     static const char *const keys[] = { "checkpoint_info", "random_rng_state", "np_rng_state", "torch_rng_state",
@@ -358,7 +360,7 @@ static void check_keys_there(struct ds *d, bool *reported)
     }
 }
 
-/* Compare the tensors that the training program saved in the mp_rank files with those of the first file. */
+/* Compare the training program's own tensors in the mp_rank files with those in the first file. */
 static void check_client_tensors(const struct ds *d)
 {
     const struct source_file *first = ds_first_mp(d);

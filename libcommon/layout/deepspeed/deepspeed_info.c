@@ -84,7 +84,7 @@ static struct pk *make_block(const struct ds_target *t, struct arena *a)
     pk_set_str(a, d, "vocabulary_parameter_patterns", vocabulary);
     pk_set_str(a, d, "pipeline_replicated_parameter_patterns", pipeline);
     pk_set_str(a, d, "tp_replicated_parameter_patterns", replicated);
-    /* the copies that we write are equal, so none has to be averaged */
+    /* the copies that we write are equal, so no parameter has to be averaged */
     pk_set_str(a, d, "parameter_to_average_patterns", pk_list(a));
     pk_set_str(a, d, "parameter_with_row_parallelism_patterns", row);
     pk_set_str(a, d, "parameter_with_2_sub_params_cat_dim_0", halves);

@@ -32,8 +32,8 @@ struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
 /* ---- records of a damaged container ---- */
 
 /*
- * Find the record in file `to` that corresponds to record `like` of another tensor rank's file, and add it to the
- * source's records. Returns its number, or -1 if it is not found or is damaged.
+ * Find the record in file `to` that corresponds to record `like` in the file of another tensor rank. Add the record to
+ * the source's records and return its number. Returns -1 if it is not found or is damaged.
  */
 static int recover_record(struct ds *d, int to, int like)
 {
@@ -233,7 +233,7 @@ static struct pk *gathered_shapes(struct ds *d, int pp)
 
 /* ---- other tags of the run ---- */
 
-/* An mp_rank file of another tag, and those of its values that are compared with the files of this tag. */
+/* An mp_rank file of another tag, and those values in it that are compared with the files of this tag. */
 struct mp_candidate {
     struct ds *d;
     int mp;
@@ -558,8 +558,8 @@ struct layer_facts {
     int embedding;                      /* number of the embedding's layer file; -1 if there is none */
     int64_t rows, hidden;               /* shape of one tensor rank's slice of the embedding */
     enum dtype dtype;
-    bool norm;                          /* a file that is neither the embedding's nor a block's has vectors */
-    /* a file that is neither the embedding's nor a block's has a matrix of the embedding's shape */
+    bool norm;                          /* a layer file other than the embedding's and the blocks' has vectors */
+    /* a layer file other than the embedding's and the blocks' has a matrix of the embedding's shape */
     bool head;
     /* state of the loop, for the layer that is being read: */
     int layer;

@@ -112,7 +112,10 @@ void ds_check_layers(struct ds *d)
 
 /* ---- the list ---- */
 
-/* Make one draft per parameter name. A name on more than one stage is an error, unless it is a tied embedding's. */
+/*
+ * Make one draft per parameter name. If a name is on more than one stage, this is an error, except for a tied
+ * embedding.
+ */
 static int make_drafts(struct ds *d, struct draft *out)
 {
     int n = 0;
@@ -185,9 +188,9 @@ static int by_draft_place(const void *a, const void *b)
 /* ---- rules and shapes ---- */
 
 /*
- * Where the merge rules come from. If `patterns` is set, from the checkpoint's own patterns, which are the same in
- * every mp_rank file. Else, if `family` is set, from the rules of the model family that has all the names (used if the
- * built-in table of names does not). If both are NULL, from the built-in table.
+ * The source of the merge rules. If `patterns` is set, the rules are the checkpoint's own patterns, which are equal in
+ * all mp_rank files. Otherwise, if `family` is set, they are those of the model family that has all the names; this is
+ * used if the built-in table lacks names. If both are NULL, they are the built-in table.
  */
 struct ds_rules {
     struct merge_patterns *patterns;
@@ -361,8 +364,8 @@ static struct tmap *ds_make_flat_map(struct ds *d, const struct param *p, const 
 }
 
 /*
- * Report a layer file that was read but does not have the tensor of parameter p. If the file was not read, the reason
- * has already been reported.
+ * Report a layer file that was read but lacks the tensor of parameter p. If the file was not read, the reason has
+ * already been reported.
  */
 static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 {
@@ -390,7 +393,10 @@ static const struct pt_tensor *some_weights(const struct ds *d, const struct dra
     return NULL;
 }
 
-/* Returns true if the weights of each tensor rank are present, or are lost and may be, and all have the same dtype. */
+/*
+ * Returns true if each tensor rank has its part of the weights, or has lost it while lost parts are permitted, and all
+ * parts have the same dtype.
+ */
 static bool bf16_usable(struct ds *d, const struct draft *dr)
 {
     bool whole = true;

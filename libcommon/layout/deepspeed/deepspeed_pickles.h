@@ -23,20 +23,20 @@ struct ds_new_run {
 };
 /* Returns the tree of an mp_rank file of iteration 0. args and param_shapes become parts of it. */
 struct pk *ds_pickles_mp_root(struct arena *a, const struct ds_new_run *f, struct pk *param_shapes);
-/* Returns the tree of an mp_rank file for a source of a new run (ds_shape_is_of_groups()). */
+/* Returns the tree of an mp_rank file for the source of a new run (ds_shape_is_of_groups()). */
 struct pk *ds_pickles_mp(const struct source *s, struct arena *a);
 /*
- * Returns the optimizer_state_dict for a source of a new run, whose groups must have settings. With s->zero_stage_1 it
- * has the form of fp16 runs, otherwise that of BF16_Optimizer.
+ * Returns the optimizer_state_dict for the source of a new run. The source's groups must have settings. With
+ * s->zero_stage_1 it has the form of fp16 runs, otherwise that of BF16_Optimizer.
  */
 struct pk *ds_pickles_optimizer(const struct source *s, struct arena *a);
 /* Returns the value of `zero_stage` in an optimizer's tree: DeepSpeed's ZeroStageEnum(1). */
 struct pk *ds_pickles_zero_stage_1(struct arena *a);
 
 /*
- * Returns a source of a new run with these parameters. It has three groups of torch's AdamW, step 0, and no tensors.
- * It is meant for a target whose tensors the caller provides (ds_request.no_tensors). Names and arguments are copied.
- * With zero_stage_1 it is an fp16 run.
+ * Returns the source of a new run with these parameters. The source has three groups of torch's AdamW, step 0, and no
+ * tensors. It is used for targets whose tensors the caller provides (ds_request.no_tensors). Names and arguments are
+ * copied. With zero_stage_1 it is an fp16 run.
  */
 struct source *ds_new_run_source(const struct param *param, int n_params, const struct ds_new_run *f,
                                  bool zero_stage_1);

@@ -212,7 +212,10 @@ static void check_mapping(const struct shard_job *k, const struct pk *mapping, i
 
 static void check_slice_mappings(const struct shard_job *k)
 {
-    /* adam_check_mappings() and the comparison of settings report files without them. */
+    /*
+     * files without param_slice_mappings are reported elsewhere: by adam_check_mappings() and the comparison of
+     * settings
+     */
     struct pk **item = pk_get(k->opt, "param_slice_mappings") ? group_list(k, "param_slice_mappings", SEV_ERROR, "")
                                                               : NULL;
 

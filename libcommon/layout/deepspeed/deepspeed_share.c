@@ -152,7 +152,7 @@ static void add_held_weights_piece(struct share_making *m, int held)
 }
 
 /*
- * Add the pieces of a held run that go to the shards. A run may extend over the partitions of several data-parallel
+ * Add those pieces of a held run that go to the shards. A run may extend over the partitions of several data-parallel
  * ranks.
  */
 static void add_flat(struct share_making *m, int held, int group, const struct ds_slice *p)

@@ -43,14 +43,14 @@ struct ds_share_of {
     int pp, dp, tp;             /* the rank of the process */
     int n_held;
     const struct ds_held *held;
-    const struct pk *ds_config; /* the run's present ds_config, which replaces the source's; NULL: use the source's */
+    const struct pk *ds_config; /* the run's present ds_config, which replaces the source's; NULL: keep the source's */
     const char *ds_version;     /* the run's present ds_version, likewise */
 };
 
 struct ds_share;
 /*
- * Compute a share. Returns NULL with ERR_DATA if a run in of->held has no place in the files. `t` may be freed
- * afterwards.
+ * Compute a share. Returns NULL with ERR_DATA if a run in of->held does not belong to any place in the files. `t` may
+ * be freed afterwards.
  */
 MUST_CHECK struct ds_share *ds_share_new(const struct ds_target *t, const struct ds_share_of *of, struct err *e);
 void ds_share_free(struct ds_share *s);         /* NULL is allowed */
@@ -73,9 +73,11 @@ struct ds_now {
     bool overflow;              /* only with a scaler: the gradients of the last step overflowed */
 };
 
-/* Functions of the caller for communication between the processes of one (pp, tp). */
+/* Functions of the caller by which the processes of one (pp, tp) communicate. */
 struct ds_rendezvous {
-    /* Send `text` to the other processes. The sink calls this once all that this process wrote is on disk. */
+    /*
+     * Send `text` to the other processes. The sink calls this once, when everything that this process wrote is on disk.
+     */
     int (*tell)(void *ctx, const char *text, size_t n, struct err *e);
     /*
      * Wait for the text that data-parallel rank `dp` sends, and return it; the caller frees it. Returns NULL if it
@@ -97,7 +99,7 @@ struct ds_save {
     struct ds_rendezvous rendezvous;
     /* The tree of the mp_rank file of this (pp, tp). NULL if another process writes this file. */
     const struct pk *mp_root;
-    const struct pt *mp;        /* open file in mp_files with the tensors that the tree contains */
+    const struct pt *mp;        /* open file in mp_files that contains the tree's tensors */
     struct files *mp_files;
 };
 
@@ -113,8 +115,9 @@ struct ds_piece {
 };
 
 /*
- * Return the sink of one save. `s`, `how` and what they point to must outlive the sink. prepare() and estimate()
- * ignore their source; estimate() counts only the files that this process owns. The plan needs no item_done.
+ * Returns the sink of one save. `s`, `how` and what they point to must outlive the sink. The sink's prepare() and
+ * estimate() ignore their source argument. estimate() counts only the files that this process owns. The plan needs no
+ * item_done.
  */
 struct sink *ds_share_sink(const struct ds_share *s, const struct ds_save *how);
 

@@ -16,7 +16,7 @@ enum { DS_GROUPS_MAX = 3 };
 struct ds_share_file {
     char *name;
     int layer;                  /* number of the layer; -1 for an optimizer shard */
-    /* data-parallel rank that writes the file's headers: of a shard, the rank of the shard */
+    /* data-parallel rank that writes the file's headers; for a shard, the shard's rank */
     int owner;
     struct ds_tree tree;        /* its arena is NULL if the tree belongs to ds_share.trees */
 };

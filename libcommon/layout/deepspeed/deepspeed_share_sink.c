@@ -282,7 +282,10 @@ static void add_zeros_to_crc_sum(struct crc_sum *sum, uint64_t total, uint64_t f
     }
 }
 
-/* Check that the CRC parts cover every storage of file f up to its padding. The padding is zeros, as a new file is. */
+/*
+ * Check that the CRC parts cover every storage of file f up to its padding. The padding consists of zeros, as in a new
+ * file.
+ */
 static int close_sums(const struct folder_file *f, const struct ds_tree *x, struct err *e)
 {
     for (int k = 0; k < f->n; k++) {

@@ -48,7 +48,7 @@ static void check_not_trained(const struct ds_job *j, const struct ds_stage *st,
     }
 }
 
-/* The pipeline engine saves no tensors in `module`: report the first one, because none is read. */
+/* Report the first tensor in `module`. The pipeline engine saves none there, and this reader would ignore it. */
 static void check_module_empty(const struct ds_job *j)
 {
     uint32_t n = 0;
@@ -160,8 +160,8 @@ bool ds_all_stages(const struct ds *d)
 /* ---- layer files ---- */
 
 /*
- * Find the parameter to which the tensor `key` of a layer file belongs. Its name is "3.<key>" for layer 3, or begins
- * with the tied embedding's prefix.
+ * Find the parameter to which the tensor `key` of a layer file belongs. The parameter's name is "3.<key>" for layer 3,
+ * or begins with the tied embedding's prefix.
  */
 static const struct ds_entry *layer_entry(const struct ds *d, int layer, const char *key)
 {

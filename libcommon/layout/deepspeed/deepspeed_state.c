@@ -21,7 +21,8 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     const struct pk *group = adam_list_at(pk_get(adam_base(opt), "param_groups"), 0);
 
     /*
-     * A group with lr_mult is not compared: its learning rate may differ from that of the first group of other stages.
+     * A group with lr_mult is not compared, because its learning rate may differ from that of other stages' first
+     * groups.
      */
     if (!pk_get(group, "lr_mult"))
         j->d->mark[j->file][DS_RATE] = ds_mark_text(pk_get(group, "lr"));
@@ -124,8 +125,8 @@ static void check_checkpoint_version(struct ds *d, const char *path, const struc
 }
 
 /*
- * Report that the optimizer shards are missing. It is a warning if they were not saved (--no-save-optim), otherwise an
- * error.
+ * Report that the optimizer shards are missing. This is a warning if they were not saved (--no-save-optim), otherwise
+ * an error.
  */
 static void check_optimizer_there(struct ds *d, const char *path)
 {

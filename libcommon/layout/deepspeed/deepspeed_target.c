@@ -27,8 +27,8 @@ enum { DEGREE_MAX = 1 << 16 };
 /* ---- the parameters that the source's ranks list ---- */
 
 /*
- * Refuse a model with an output head that is not tied to the embedding, or with an embedding on one stage only,
- * because then the last stage has no copy of the embedding.
+ * Refuse a model whose output head is not tied to the embedding. Also refuse one whose embedding is on one stage only:
+ * the last stage then has no copy of it.
  */
 static int refuse_untied(const struct source *s, const struct ds_shape *o, struct err *e)
 {
@@ -291,8 +291,8 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
 }
 
 /*
- * Return the number of elements that one tensor rank trains in the spec `layer`. The LayerNorm of the embedding is not
- * counted (pipeline_cuts.h).
+ * Return the number of elements that one tensor rank trains in layer `layer`. The embedding's LayerNorm is not counted
+ * (pipeline_cuts.h).
  */
 static int64_t spec_elems(const struct ds_target *t, int layer)
 {
@@ -412,8 +412,8 @@ static void fill_stage_groups(const struct ds_target *t, const struct holdings *
 }
 
 /*
- * Returns the group of stage pp that has the number `rule` in the whole run. If the stage omits that group, the result
- * has no parameters.
+ * Returns the group of stage pp that has the number `rule` in the whole run. If the stage omits that group, an empty
+ * group is returned.
  */
 static struct ds_group find_stage_group(const struct ds_shape *o, int pp, int rule)
 {

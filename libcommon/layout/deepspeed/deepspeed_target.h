@@ -54,7 +54,7 @@ struct ds_target {
     const struct source *src;
     struct topology topo;
     int n_layers, first_layer, final_norm, embedding;   /* numbers of layer files */
-    /* stage with the final LayerNorm: the last one, or the one before a last stage with only the head */
+    /* stage with the final LayerNorm: the last one, or the one before it if the last stage has only the head */
     int norm_stage;
     int n_groups;
     int64_t vocab;
@@ -63,10 +63,10 @@ struct ds_target {
     struct ds_tparam *param;
     struct ds_stage *stage;             /* [pp]; groups without parameters are omitted */
     bool optimizer, zero_moments;
-    /* the optimizer's tree for all shards; made up if the source has none */
+    /* the optimizer's tree for all shards; made up if the source has no such tree */
     const struct pk *opt, *param_groups;
     const struct pk *mp_root;           /* tree of the first mp_rank file; NULL if the file is lost */
-    bool made;                          /* mp_root was made: the source is of a new run and has no mp_rank files */
+    bool made;                          /* mp_root was made here: the source, a new run, has no mp_rank files */
     bool step_in_state, step_is_tensor;
     bool bf16_prefix, joined;           /* how names of zero files are spelled */
     bool no_tensors;                    /* the source's tensors are not used (ds_request) */

@@ -88,7 +88,7 @@ static struct pk *flat_tensor(struct shard *k, int g, enum state st)
 }
 
 /*
- * Return the number of the source's group whose settings are used for group g of the target. All groups with weight
+ * Return the number of the source's group that provides the settings of the target's group g. All groups with weight
  * decay have the same settings.
  */
 static int group_like(const struct ds_target *t, int g)
@@ -119,8 +119,8 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
 }
 
 /*
- * Make the state of group g, with its keys in the source's order. A universal source has no such state, because it
- * stores step and moments elsewhere; then the default keys are used.
+ * Make the state of group g, with its keys in the source's order. A universal source stores step and moments elsewhere
+ * and has no such state; in this case the default keys are used.
  */
 static struct pk *make_group_adam_state(struct shard *k, int g)
 {
@@ -187,8 +187,8 @@ static struct pk *base_optimizer_state(struct shard *k)
 }
 
 /*
- * Find the Python module of the class of the slice mappings' entries: as in the source, or according to its DeepSpeed
- * version. Returns false if no mappings are written.
+ * Find the Python module that defines the class of the slice mappings' entries: the source's, or else the one of its
+ * DeepSpeed version. Returns false if no mappings are written.
  */
 static bool mapping_class(const struct ds_target *t, const char **module)
 {
@@ -283,8 +283,8 @@ static struct pk *make_part(struct shard *k, enum tree_part part)
 }
 
 /*
- * Make the optimizer's dict with its keys in DeepSpeed's order. A universal form does not keep three of the keys, so
- * they are added again: two after clip_grad, and one at the end.
+ * Make the optimizer's dict with its keys in DeepSpeed's order. A universal checkpoint lacks three of the keys, so they
+ * are added here: two after clip_grad, and one at the end.
  */
 static struct pk *optimizer_state_dict(struct shard *k)
 {
@@ -346,7 +346,7 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step)
         ds_tree_renew_int(x->arena, group[g], "step", step);
 }
 
-/* Return a copy of the value v of `key`, which is stored next to optimizer_state_dict. */
+/* Return a copy of v, the value of `key`, which is stored next to optimizer_state_dict. */
 static struct pk *around_state(const struct shard *k, const char *key, const struct pk *v)
 {
     return strcmp(key, "ds_config") == 0 ? ds_info_config(k->x->arena, v, k->t->src->run.args)

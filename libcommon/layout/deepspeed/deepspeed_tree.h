@@ -14,7 +14,7 @@
 
 void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *out);
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *out);
-/* Set Adam's step counter in the tree of a shard, wherever this tree keeps it. */
+/* Set Adam's step counter in the tree of a shard, at the place where this tree keeps it. */
 void ds_tree_set_step(struct ds_tree *x, int64_t step);
 /*
  * Return the tree of the mp_rank file of rank (pp, tp). *tensors is set to the source's file that contains the tree's

@@ -50,8 +50,8 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
 }
 
 /*
- * Return shared_params, the other names of tied parameters, for rank (pp, tp). Only global rank 0 lists them, so a
- * file that is copied from rank 0's for another rank must not have them.
+ * Return shared_params, the other names of tied parameters, for rank (pp, tp). Only global rank 0 lists them, so they
+ * are removed if rank 0's file is copied for another rank.
  */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
