@@ -94,8 +94,8 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
 }
 
 /*
- * Drop the manifest in the folder that has the files of entries, which an edit makes untrue. That of the checkpoint
- * itself is written again.
+ * Drop the manifest in the folder with the files of entries, because an edit makes it untrue. The manifest of the
+ * checkpoint itself is written again.
  */
 static void drop_inner_manifest(struct edit *x)
 {
@@ -170,8 +170,8 @@ static bool is_pt(const struct edit_file *f)
 }
 
 /*
- * Open a .pt file, so that it can be written again. Returns -1 with ERR_DATA if it has no tree or has compressed
- * records.
+ * Open a .pt file so that it can be written again. Returns -1 with ERR_DATA if the file has no tree, or if its records
+ * are compressed.
  */
 int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e)
 {
@@ -288,7 +288,10 @@ static void record_old_digest(struct edit *x, struct param *p, enum state st, ui
     p->has_digest[st] = false;
 }
 
-/* Returns true if p and q are different parameters whose bytes of state `st` begin at the same place. q may be NULL. */
+/*
+ * Returns true if p and q are different parameters and the bytes of their states `st` begin at the same place. q may be
+ * NULL.
+ */
 static bool has_shared_storage(const struct param *p, const struct param *q, enum state st)
 {
     const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
@@ -303,7 +306,8 @@ static bool has_shared_storage(const struct param *p, const struct param *q, enu
 
 /*
  * Change the copies of a frozen parameter in frozen_param_fragments. In a checkpoint of ZeRO stage 1 or 2, this dict
- * holds the frozen parameters in addition to their weights. If the run was on GPUs, the two do not share their bytes.
+ * holds the frozen parameters in addition to their weights. If the run was on GPUs, the dict and the weights do not
+ * share their bytes.
  */
 static int change_fragment(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                            struct err *e)
@@ -349,8 +353,7 @@ static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
 }
 
 /*
- * Change weights whose type differs from that of the fp32 master weights: write the new values, rounded to the type of
- * `copy`.
+ * Change weights that have another type than the fp32 master weights. The new values are rounded to the type of `copy`.
  */
 static int change_rounded(struct edit *x, const struct tmap *copy, const struct edit_from *from, struct err *e)
 {
@@ -396,8 +399,8 @@ static int change_copy(struct edit *x, const struct param *p, const struct edit_
 }
 
 /*
- * Change the state under the other names of a tied weight. They have bytes of their own in a universal form of ZeRO,
- * which stores each name in a separate folder.
+ * Change the state under the other names of a tied weight. A universal form of ZeRO stores each name in a separate
+ * folder, so the names do not share their bytes.
  */
 static int change_names(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                         struct err *e)
@@ -438,7 +441,7 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
 
 /* ---- summary ---- */
 
-/* Returns the fate of a file. The caller must handle the manifest, which is always written again. */
+/* Returns the fate of a file as text. It is not meant for the manifest, which is always written again. */
 static const char *file_fate(const struct edit_file *f)
 {
     if (f->drop || !*f->was)
@@ -477,9 +480,9 @@ struct source *edit_source(struct edit *x)
 }
 
 /*
- * Returns true if the file does not belong to the layout. A source normally lists only files of its layout; but sources
- * in HDF5 and model folders also list all others. config.json of a model folder belongs to the layout, because it is
- * written with the tensors.
+ * Returns true if the file does not belong to the layout. Most sources list only files of their layout, but sources in
+ * HDF5 and model folders list all files. config.json of a model folder belongs to the layout, because it is written
+ * together with the tensors.
  */
 static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
 {

@@ -31,7 +31,7 @@ void edit_free(struct edit *x);                 /* x may be NULL */
  */
 MUST_CHECK struct pk *edit_tree(struct edit *x, int file, struct err *e);
 struct arena *edit_arena(struct edit *x);
-/* After a change of the tree of file `file`, drop the file's records to which the tree no longer refers. */
+/* Drop the records of file `file` to which its tree no longer refers. Must be called after a change of the tree. */
 void edit_forget(struct edit *x, int file);
 /*
  * Returns the current tree of file `file` for reading. Returns NULL if the file has no tree. Sets *e if it is a .pt
@@ -62,49 +62,48 @@ MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const
 bool edit_second_name(const struct source *s, const struct param *p, enum state st);
 
 /*
- * Complete the changes after the last one was added. In DCP, choose a file and an offset for each value that
- * edit_set_value() has set. In a universal HDF5 form, write all tables again if a table changes, for example if names
- * or numbers of rows change. Returns -1 with ERR_USAGE if HDF5 cannot hold the result, or with ERR_DATA if a table
- * cannot be read.
+ * Complete the changes after the last one was added. In DCP, each value that edit_set_value() has set gets a file and
+ * an offset. In a universal HDF5 form, all tables are written again if one changes, for example its names or its number
+ * of rows. Returns -1 with ERR_USAGE if HDF5 cannot hold the result, or with ERR_DATA if a table cannot be read.
  */
 MUST_CHECK int edit_resolve_rewrite(struct edit *x, struct err *e);
 
-/* The folder of the result, and what is permitted for unchanged files. */
+/* The folder of the result, and how unchanged files may be stored there. */
 struct edit_place {
     const char *out;
-    /* Unchanged files become hard links to the source's files, if the file system cannot share blocks. */
+    /* Make unchanged files hard links to the source's files if the file system cannot share blocks. */
     bool hard_links;
     bool accept_mismatch;       /* unchanged files may differ from the source's manifest */
     /*
-     * The result takes the source's place. A manifest is not added then: files of the user in the folder would be
-     * listed, and files that are listed are removed together with the checkpoint.
+     * The result replaces the source. In this case, no manifest is added: it would list files of the user that are in
+     * the folder, and listed files are removed together with the checkpoint.
      */
     bool in_place;
 };
 /*
- * Find out how each unchanged file gets into the result, which depends on the file systems of the source and of p->out.
- * Must be called after edit_resolve_rewrite().
+ * Determine how each unchanged file is stored in the result. This depends on the file systems of the source and of
+ * p->out. Must be called after edit_resolve_rewrite().
  */
 void edit_place(struct edit *x, const struct edit_place *p);
 
-/* Summary of the edit. Before the sink has run, it shows what edit_place() expects; afterwards, what was done. */
+/* Summary of the edit. It shows what edit_place() expects before the sink has run, and what was done afterwards. */
 struct edit_sum {
     int n_changed, n_dropped;
-    /* numbers of unchanged files, by the way in which they get into the result */
+    /* numbers of unchanged files that are stored in each of these ways */
     int n_reflinks, n_hard_links, n_copied;
     uint64_t write_bytes, shared_bytes, copied_bytes;
 };
 void edit_count(const struct edit *x, struct edit_sum *sum);
 /*
- * Get name, size and fate of file i of the result. The fate is "kept", "changed", "added", "removed" or "renamed".
- * Returns false if there is no file i.
+ * Get the name, the size and the fate of file i of the result. The fate is "kept", "changed", "added", "removed" or
+ * "renamed". Returns false if there is no file i.
  */
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);
 
 /*
- * Returns NULL if the edit is done file by file. If the layout's own writer writes the result as a whole instead,
- * returns a description of the result, such as "TP 2, PP 2, DP 2, 34 parameters"; edit_count() and edit_file() must not
- * be used then.
+ * Returns NULL if the edit is done file by file. Otherwise the layout's own writer writes the whole result, and the
+ * function returns a description of it, such as "TP 2, PP 2, DP 2, 34 parameters". In this case, edit_count() and
+ * edit_file() must not be used.
  */
 const char *edit_rewrite_summary(const struct edit *x);
 /*

@@ -87,8 +87,8 @@ static bool is_of_fp16(const char *key)
 }
 
 /*
- * The keys of the result have DeepSpeed's order: the loss scaler first, and zero_stage after the fp32 master weights. A
- * universal form has no master weights in this dict; zero_stage then follows clip_grad.
+ * Make the dict of the result, with its keys in DeepSpeed's order: the loss scaler first, and zero_stage after the fp32
+ * master weights. A universal form has no master weights in this dict; there, zero_stage follows clip_grad.
  */
 struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
 {

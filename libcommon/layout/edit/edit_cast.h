@@ -11,8 +11,8 @@
 #include "libcommon/format/pickle/pickle.h"
 
 /*
- * Enable the type `to` in DeepSpeed's configuration, and disable the other one; for fp32 disable fp16 and bf16. Does
- * nothing if `config` is not a dict.
+ * Enable the type `to` in DeepSpeed's configuration, and disable the other 16-bit type. For fp32, disable fp16 and
+ * bf16. Does nothing if `config` is not a dict.
  */
 void edit_cast_config(struct arena *a, struct pk *config, enum dtype to);
 /*

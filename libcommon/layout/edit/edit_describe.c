@@ -24,7 +24,7 @@ struct changed_file {
     struct strbuf pickle;               /* the pickle of the new tree, if there is one */
     int tree;                           /* index in record[] of data.pkl, if the tree changes; otherwise -1 */
     int n;
-    struct zip_out *record;             /* [n]: the records to write, if a .pt file is changed and not made new */
+    struct zip_out *record;             /* [n]: the records to write, if an existing .pt file is changed */
     int *entry;                         /* [n]: the index of each record in the source's zip archive */
     struct zip_layout *zip;
 };
@@ -36,8 +36,8 @@ struct edit_folder {
     int n;
     struct changed_file *file;
     int zeros;
-    struct file_cover *cover;           /* the records of the source's files; NULL until a file needs them */
-    /* for each state of each tensor in x->states: index of its tensor in the result; -1 if it is not listed */
+    struct file_cover *cover;           /* the records of the source's files; NULL until they are needed for a file */
+    /* for each state of each tensor in x->states: index in the list of the result's tensors; -1 if it is not listed */
     int *number;
 };
 
@@ -58,7 +58,7 @@ static void append_slice_zeros(struct edit_folder *w, struct tmap_slice *s, int 
         append_slice_extent(s, cap, m->slice->extent[i]);
 }
 
-/* Append the bytes [from, end) of a file of the source, which are in `record`. */
+/* Append the bytes [from, end) of a file of the source. These bytes are in the record `record`. */
 static void append_old_bytes(const struct edit_folder *w, int record, uint64_t from, uint64_t end,
                              struct tmap_slice *s, int *cap)
 {
@@ -71,8 +71,8 @@ static void append_old_bytes(const struct edit_folder *w, int record, uint64_t f
 }
 
 /*
- * Returns a map of the bytes of `record`, a record of file f, with the changes of f applied. If the record has no CRC,
- * such as one for a whole file, the bytes that stay are compared with the CRCs of the records that contain them.
+ * Returns a map of the bytes of the record `record` of file f, with the changes of f applied. A record for a whole file
+ * has no CRC; its unchanged bytes are then compared with the CRCs of the records that contain these bytes.
  */
 static const struct tmap *patched(struct edit_folder *w, const struct edit_file *f, int record)
 {
@@ -114,8 +114,8 @@ static int by_run_offset(const void *a, const void *b)
 }
 
 /*
- * Sort the changes of a file by offset, and remove duplicates. A duplicate occurs if a tied weight is one storage.
- * Returns -1 with ERR_DATA if the same bytes are changed to different values.
+ * Sort the changes of a file by offset, and remove duplicates, which occur if both names of a tied weight are one
+ * storage. Returns -1 with ERR_DATA if the same bytes are changed to different values.
  */
 static int merge_equal_runs(struct edit *x, struct edit_file *f, struct err *e)
 {
@@ -151,8 +151,8 @@ static struct edit_cut kept_record_range(const struct edit_file *f, int i, uint6
 }
 
 /*
- * List the records to write in o->record, with the new data.pkl, and their indices in the source's zip archive in
- * o->entry.
+ * List in o->record the records to write, including the new data.pkl. List in o->entry their indices in the source's
+ * zip archive.
  */
 static void list_records(struct edit_folder *w, struct changed_file *o)
 {
@@ -257,8 +257,8 @@ static int describe_parts(const struct edit_made *made, int file, struct folder_
 }
 
 /*
- * Add the fill of a chunk. If the result lists the chunk's tensor, the fill contributes to the tensor's digest.
- * `storage` is -1 if the chunk is not written, and only counts for the digest.
+ * Add the fill of a chunk. If the result lists the tensor of the chunk, the fill contributes to the digest of the
+ * tensor. `storage` is -1 if the chunk is only read for this digest and not written.
  */
 static void fill_chunk(const struct edit_folder *w, int file, int storage, const struct edit_chunk *c,
                        struct folder_desc *d)
@@ -359,8 +359,8 @@ static int add_buffers(const struct source *s, struct folder_tensor *t)
 }
 
 /*
- * Returns the first part, in a changed file, that holds state `st` of the tensor `of`. Returns NULL if the state is in
- * unchanged files only.
+ * Returns the first part in a changed file that holds state `st` of the tensor `of`. Returns NULL if only unchanged
+ * files hold the state.
  */
 static struct edit_part *find_state_part(const struct edit_folder *w, const struct edit_new *of, enum state st)
 {
@@ -391,8 +391,8 @@ static uint64_t *measure_chunked_states(const struct edit_folder *w)
 
 /*
  * List the tensors of the result, if the edit has a list of its own (x->states). The digest of a state that is written
- * is computed from its fills; the digest of a state in unchanged files is that of the source. States without a digest
- * are not listed.
+ * is computed from its fills. For a state in unchanged files, the source's digest is used. States without a digest are
+ * not listed.
  */
 static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
 {
@@ -414,7 +414,7 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
         w->number[i] = -1;
         if (!part && !whole && !as_it_was)
             continue;
-        /* In a model folder each tensor has one state, which follows from its type. */
+        /* in a model folder, each tensor has one state, which is determined by the tensor's type */
         *t = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
                                    .state = !w->x->s->layout->model_folder ? st
                                             : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
@@ -451,8 +451,9 @@ static bool compute_digest(const struct source *s, const struct tmap *m, uint32_
 }
 
 /*
- * Find the digest that a state has in the result: the new one of a changed state, otherwise that of the source. In
- * a model folder without manifest, the tensor is read, but not in a rehearsal. Returns false if it is not known.
+ * Find the digest that a state has in the result: the new digest of a changed state, otherwise the source's digest. In
+ * a model folder without manifest, the tensor is read to compute it, except in a rehearsal. Returns false if the digest
+ * is not known.
  */
 static bool find_result_digest(const struct edit_folder *w, int param, enum state st, uint32_t *crc)
 {
@@ -494,7 +495,7 @@ static int list_old_tensors(const struct edit_folder *w, struct folder_tensor *o
     return n;
 }
 
-/* Returns the number of states that the result has, without the second names of tied weights. */
+/* Returns the number of states in the result, not counting second names of tied weights. */
 static int count_result_states(const struct edit *x)
 {
     int n = 0;

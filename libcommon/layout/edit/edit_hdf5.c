@@ -17,8 +17,8 @@
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 /*
- * If the tree of file i was changed, set it in the copy `to` of the source. For optimizer_state.pt, the pointers of the
- * run state into the tree are updated, too.
+ * If the tree of file i was changed, set it in `to`, the copy of the source. For optimizer_state.pt, also update the
+ * pointers from the run state into the tree.
  */
 static void set_rewritten_file_tree(struct edit *x, struct source *to, int i)
 {

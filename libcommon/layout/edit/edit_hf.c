@@ -41,8 +41,9 @@ static int param_weights_file(const struct edit *x, int param)
 }
 
 /*
- * Returns the tensors of the list `to` that are stored in the file number `file`, in the list's order. *n receives
- * their number. *same is set if they are exactly the tensors that the file holds now. The caller frees the array.
+ * Returns the tensors of the list `to` that are stored in the file number `file`, in the list's order. *n is set to
+ * their number. *same is set to true if they are exactly the tensors that the file holds now. The caller frees the
+ * array.
  */
 static const struct edit_new **tensors_of(const struct edit *x, const struct edit_states *to, int file, int *n,
                                           bool *same)
@@ -137,8 +138,8 @@ static bool has_same_tensor_bytes(const struct edit_new *a, const struct edit_ne
 }
 
 /*
- * Add a tensor to the tree `root` and to the parts of `made`. A tensor that shares the bytes of an earlier one gets the
- * same storage, any other a new one.
+ * Add a tensor to the tree `root` and to the parts of `made`. If the tensor shares the bytes of an earlier tensor, it
+ * gets the same storage, otherwise a new one.
  */
 static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *made, const struct edit_new *t,
                            uint64_t *bytes)
@@ -362,8 +363,8 @@ static void set_target_dtypes(struct hf_target *t, const struct edit_states *to)
 }
 
 /*
- * Write a folder whose tensors are cut for ranks again as a whole, for the same number of ranks. A copy of the source
- * gets the tensors of the list, and the layout's own writer writes it.
+ * Write a folder of tensors that are cut for ranks again as a whole, for the same number of ranks. A copy of the source
+ * gets the tensors of the list, and the layout's own writer writes this copy.
  */
 static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, struct err *e)
 {

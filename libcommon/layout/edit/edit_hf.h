@@ -13,8 +13,8 @@
 MUST_CHECK int edit_hf(struct edit *x, struct edit_states *to, struct err *e);
 /*
  * Returns the keys of config.json that state the type of the weights, with `type` as their value. Transformers 5 writes
- * `dtype`, earlier versions write `torch_dtype`; keys that config.json has are returned, else torch_dtype. The caller
- * owns the object. Sets *e if config.json is no JSON object.
+ * `dtype`, earlier versions write `torch_dtype`. The result has those of the two keys that config.json has, or
+ * torch_dtype if it has neither. The caller owns the object. Sets *e if config.json is not a JSON object.
  */
 json_t *edit_hf_type_keys(struct edit *x, enum dtype type, struct err *e);
 /* Convert all weights, and set the type in config.json. Masks and position numbers keep their types. */

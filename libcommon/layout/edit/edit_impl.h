@@ -9,14 +9,14 @@
 #include "libcommon/layout/edit/edit_states.h"
 #include "libcommon/write/kept.h"
 
-/* A change: bytes [at, at + len) of a file of the source become those of `from`. */
+/* A change: the bytes of `from` replace bytes [at, at + len) of a file of the source. */
 struct edit_run {
     uint64_t at, len;
     struct extent from;
 };
 enum { EDIT_ZEROS = -1 };               /* value of from.record that stands for zero bytes */
 
-/* A record of a .pt file that is cut: only bytes [at, at + len) are kept, or the record is dropped. */
+/* A cut of a record in a .pt file: only bytes [at, at + len) are kept, or the whole record is dropped. */
 struct edit_cut {
     int entry;                          /* index of the record in the zip archive */
     bool gone;
@@ -30,8 +30,8 @@ struct edit_part {
     uint64_t at;  /* offset in the file; not used with an image, where it follows from `storage` and `offset` */
     int storage;  /* index of the image's storage; bytes of a storage that no part fills are zero */
     uint64_t offset;                    /* offset in the storage */
-    int same_as;                        /* index of an earlier part that has the same bytes; -1 if none */
-    int tensor;                         /* index of the result's tensor that has these bytes; -1 if none */
+    int same_as;                        /* index of an earlier part with the same bytes; -1 if none */
+    int tensor;                         /* index of the tensor of the result to which these bytes belong; -1 if none */
 };
 struct edit_chunk;
 struct edit_entries;
@@ -57,7 +57,7 @@ struct edit_file {
     int n_runs, cap_runs;
     struct edit_run *run;               /* sorted by offset once the result is described */
     int n_cuts;
-    struct edit_cut *cut;  /* in the order of the zip's entries; `root` is then the tree for the cut records */
+    struct edit_cut *cut;  /* in the order of the zip's entries; `root` then describes the cut records */
     uint64_t cut_bytes;                 /* number of bytes that are cut off */
     struct edit_made *made;             /* the new contents of the file; NULL if it is not made new */
     struct kept_file kept;              /* how the file gets into the result, if it stays unchanged */
@@ -77,7 +77,7 @@ struct edit {
     struct edit_entries *entries;       /* the changed entries of .metadata in a dcp folder; NULL if unchanged */
     bool values_set;                    /* values in `entries` may be set until edit_resolve_rewrite() is called */
     void (*free_entries)(struct edit_entries *es);
-    /* the changed copy of the source, if the result does not follow from `states` alone; otherwise NULL */
+    /* the changed copy of the source, if the result needs more than `states`; otherwise NULL */
     struct source *to;
     struct edit_place place;
     int n_kept;                         /* the files that become part of the result unchanged */
@@ -113,8 +113,8 @@ static inline bool edit_changes(const struct edit_file *f)
  */
 MUST_CHECK int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e);
 /*
- * Cut off the parts of storages that no tensor uses, in all .pt and .bin files. *saved receives the number of bytes.
- * Returns -1 with ERR_DATA if a file is damaged or compressed.
+ * Cut off those parts of storages that no tensor uses, in all .pt and .bin files. *saved is set to the number of bytes
+ * cut off. Returns -1 with ERR_DATA if a file is damaged or compressed.
  */
 MUST_CHECK int edit_thin_storages(struct edit *x, uint64_t *saved, struct err *e);
 /* Returns the file with number `file` in x->s->files, or NULL. */
@@ -125,7 +125,7 @@ struct edit_file *edit_add_file(struct edit *x, const char *name);
 bool edit_new_is_old(const struct edit *x, const struct edit_new *t);
 /* Returns -1 with ERR_USAGE if the list is empty, or if a name in it is not valid or occurs twice. */
 MUST_CHECK int edit_states_check(const struct edit *x, const struct edit_states *to, struct err *e);
-/* Give a file new contents, to be filled in by the caller. The edit frees them. */
+/* Give a file new contents. The caller fills in the returned struct. The edit frees it. */
 struct edit_made *edit_make(struct edit *x, struct edit_file *f);
 
 #endif

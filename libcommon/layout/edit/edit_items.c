@@ -25,7 +25,7 @@ struct edit_item {
     uint64_t base, size;        /* offset of the item in the file, and its size */
     uint8_t *dir;  /* the bytes of the item after the last payload: the central directory and the end records */
     uint64_t dir_at, dir_len;   /* offset in the item */
-    /* the source's files, in which `was` is the original file; put_crc() reads the bytes there that it replaces */
+    /* the source's files. `was` is the original file among these; put_crc() reads the bytes there that it replaces */
     struct files *files;
     int was;
     uint32_t delta;             /* XOR of the changes of the file's CRC so far */
@@ -47,7 +47,10 @@ static int put_crc(struct edit_item *it, uint64_t at, uint32_t crc, struct err *
     const uint64_t place = it->base + at;
     uint8_t old[4];
 
-    /* Read the old bytes from the source: in the new file, a run that was killed may already have replaced them. */
+    /*
+     * Read the old bytes from the source. In the new file, an earlier run that was killed may already have replaced
+     * them.
+     */
     if (files_read(it->files, it->was, place, old, sizeof old, e) < 0)
         return -1;
     it->delta ^= crc_shift(crc_bytes(0, old, sizeof old) ^ crc_bytes(0, b, sizeof b),
@@ -84,7 +87,7 @@ static int new_crc(const struct edit_item *it, const struct zip_entry *en, uint3
 
 /*
  * Returns the offset in the item of the CRC that the central directory stores for the record `name`. Returns 0 if the
- * name is not found. zip_open() has validated the directory in the source.
+ * name is not found. The directory is valid, because zip_open() has checked it in the source.
  */
 static uint64_t dir_place(const struct edit_item *it, const char *name)
 {

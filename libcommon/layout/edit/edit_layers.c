@@ -31,8 +31,8 @@ static const char *find_layer_number(const char *name, int64_t *number)
 }
 
 /*
- * Return the number of layers. Returns -1 with ERR_USAGE unless the layer numbers begin at 0, have no gaps, and follow
- * the same prefix in all names.
+ * Return the number of layers. Returns -1 with ERR_USAGE if the layer numbers do not begin at 0, have gaps, or follow
+ * different prefixes.
  */
 static int64_t count_listed_layers(const struct edit_states *to, const char *path, struct err *e)
 {
@@ -95,7 +95,7 @@ static void select_edit_layers(struct edit *x, struct edit_states *to, const int
     to->n = kept;
 }
 
-/* Update the lists in config.json that have a word for each layer. */
+/* Update the lists in config.json that have one word per layer. */
 static void pick_layer_words(const json_t *config, json_t *to, const int *picked, int n, int64_t n_layers)
 {
     static const char *const lists[] = { "layer_types", "mlp_layer_types", "layers_block_type" };
@@ -114,8 +114,8 @@ static void pick_layer_words(const json_t *config, json_t *to, const int *picked
 }
 
 /*
- * Update the number of layers, and the lists of the layers' types, in config.json, or the number of layers in
- * Megatron-core's common.pt.
+ * Update the number of layers and the lists of layer types in config.json, or the number of layers in the common.pt of
+ * Megatron-core.
  */
 static int update_layer_count(struct edit *x, struct edit_states *to, const int *picked, int n, int64_t n_layers,
                               struct err *e)

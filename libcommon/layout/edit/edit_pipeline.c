@@ -46,8 +46,8 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
             continue;
         n++;
         /*
-         * A universal form may have been made without padding rows, because its readers add them. Its vocabulary then
-         * gets no padding rows.
+         * A universal form may have been made without padding rows, because its readers add these rows. The vocabulary
+         * then gets no padding rows here either.
          */
         if (!s->layout->datasets && s->layout->state_files && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
             return -1;
@@ -90,7 +90,7 @@ struct model_change {
     int64_t padded;                     /* number of rows of the vocabulary, with padding */
 };
 
-/* Replace the integer at `path` if it exists. Not every version writes all of these keys. */
+/* Replace the integer at `path` if there is one. Not every version writes all of these keys. */
 static void put_existing_int(struct arena *a, struct pk *root, const char *path, int64_t v)
 {
     int64_t was;
@@ -99,7 +99,10 @@ static void put_existing_int(struct arena *a, struct pk *root, const char *path,
         tree_put(a, root, path, pk_int(a, v));
 }
 
-/* Update the training arguments in a model_states tree. The target sets those that depend on stages and slices. */
+/*
+ * Update the training arguments in a model_states tree. Arguments that depend on stages and slices are set by the
+ * target.
+ */
 static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 {
     static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
@@ -125,7 +128,7 @@ static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 
 /*
  * Change the type of the weights. A parameter with fp32 master weights loses its 16-bit weights, so that the target
- * rounds the master weights instead of weights that were rounded before.
+ * rounds the master weights. Otherwise it would round weights that had already been rounded.
  */
 static void cast_pipeline_source(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
 {
@@ -165,7 +168,7 @@ static int rewrite_shards(struct edit *x, struct source *to, struct ds_target *t
     return 0;
 }
 
-/* Returns -1 with ERR_USAGE for edits that are known to be impossible before any work is done. */
+/* Returns -1 with ERR_USAGE for edits that can be known to be impossible before any work is done. */
 static int check_pipeline_edit(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
@@ -186,7 +189,10 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };
     struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
                             .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
-    /* receives notes about the optimizer's state, which a universal form does not store in this way */
+    /*
+     * receives notes about the optimizer's state; these are dropped, because a universal form stores the state
+     * differently
+     */
     struct report *unwritten = report_new();
     struct ds_target *t;
     int rc = -1;

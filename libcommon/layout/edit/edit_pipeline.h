@@ -27,15 +27,15 @@ struct edit_model {                     /* the changes; members that are 0 chang
 /* Returns the number of transformer layers, or -1 with ERR_DATA if the tables that list them cannot be read. */
 MUST_CHECK int edit_pipeline_layers(struct edit *x, struct err *e);
 /*
- * Compute q->rows, the number of rows for q->tokens tokens, by Megatron's rule for padding (edit_rows_padded()), or
- * without padding if the source is a universal form without padding rows. Returns the number of bytes that the new rows
- * need in a spool file, for which the caller sets q->fd and q->file. Returns -1 with ERR_USAGE if there is no
- * vocabulary.
+ * Compute q->rows, the number of rows for q->tokens tokens. It includes padding by Megatron's rule
+ * (edit_rows_padded()), except if the source is a universal form without padding rows. Returns the number of bytes that
+ * the new rows need in a spool file, for which the caller sets q->fd and q->file. Returns -1 with ERR_USAGE if there is
+ * no vocabulary.
  */
 MUST_CHECK int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e);
 /*
- * Apply the changes. `notes` receives what is derived or left out. Returns -1 with ERR_USAGE if the engine could not
- * have such a model, or with ERR_DATA or ERR_SYS.
+ * Apply the changes. `notes` lists what is derived or left out. Returns -1 with ERR_USAGE if the engine cannot hold
+ * such a model, or with ERR_DATA or ERR_SYS.
  */
 MUST_CHECK int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *notes, struct err *e);
 

@@ -47,8 +47,8 @@ uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q)
 /* ---- contents of new rows ---- */
 
 /*
- * Compute the mean of the first `rows` rows of m, which belong to tokens. A row has n elements. They are summed in row
- * order in fp64.
+ * Compute the mean of the first `rows` rows of m, which are the rows of tokens. A row has n elements. The rows are
+ * summed in their order, in fp64.
  */
 static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, double *mean, uint64_t n, struct err *e)
 {
@@ -69,7 +69,7 @@ static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, do
     return rc;
 }
 
-/* Returns the next number of a splitmix64 generator. The sequence depends on nothing but *state. */
+/* Returns the next number of a splitmix64 generator. The sequence depends only on *state. */
 static uint64_t draw_splitmix64(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -143,7 +143,7 @@ static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_
     return m;
 }
 
-/* A map that is being put together from parts; rows before `end` are done. */
+/* A map that is being assembled from parts. The rows before `end` are done. */
 struct growing {
     struct edit *x;
     struct edit_rows *q;
@@ -154,7 +154,10 @@ struct growing {
     struct tmap_part part[5];
 };
 
-/* Append rows up to row `to` to the map: the rows of the old tensor with the same indices, new rows, or zeros. */
+/*
+ * Append rows to the map until it has `to` rows. These are the old tensor's rows with the same indices, new rows, or
+ * zeros.
+ */
 enum rows_of { ROWS_OLD, ROWS_NEW, ROWS_ZERO };
 static void add_to(struct growing *g, int64_t to, enum rows_of of)
 {
@@ -178,8 +181,8 @@ static int64_t min_row_count(int64_t a, int64_t b)
 }
 
 /*
- * Returns the new map of a tensor: the rows of tokens that stay, rows of new tokens, then padding. A padding row that
- * was padding before keeps its values; the others are zero.
+ * Returns the new map of a tensor: the rows of tokens that stay, then rows of new tokens, then padding rows. A padding
+ * row that was padding before keeps its values. The other padding rows are zero.
  */
 static const struct tmap *make_resized_rows_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
                                                 struct edit_rows *q)

@@ -16,8 +16,8 @@ enum edit_init { EDIT_INIT_MEAN, EDIT_INIT_ZERO, EDIT_INIT_NORMAL };
 struct edit_rows {
     int64_t tokens_was, tokens; /* number of tokens (rows without padding) in the source and in the result */
     /*
-     * Number of rows in the result, with padding. Padding rows keep their values if they were padding before, and are 0
-     * otherwise.
+     * Number of rows in the result, including padding. Rows that were padding before keep their values; other padding
+     * rows are 0.
      */
     int64_t rows;
     enum edit_init init;
@@ -36,9 +36,9 @@ int64_t edit_rows_padded(const struct pk *args, int tp, int64_t tokens);
 uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q);
 /*
  * Change the number of rows of a tensor. New rows of 16-bit weights are computed from the fp32 master weights, if there
- * are any, and rounded. Returns -1 with ERR_USAGE if the tensor has no rows or is not floating-point, with ERR_DATA if
- * new values are not finite (unless the source was opened with accept_mismatch), or with ERR_SYS or ERR_DATA if the
- * tensor cannot be read or the spool file cannot be written.
+ * are any, and rounded. Returns -1 with ERR_USAGE if the tensor has no rows or is not floating-point. Returns -1 with
+ * ERR_DATA if new values are not finite, except if the source was opened with accept_mismatch. Returns -1 with ERR_SYS
+ * or ERR_DATA if the tensor cannot be read or the spool file cannot be written.
  */
 MUST_CHECK int edit_rows_set(struct edit *x, struct edit_new *t, struct edit_rows *q, struct err *e);
 

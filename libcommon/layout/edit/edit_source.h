@@ -13,8 +13,8 @@
 /* Returns a copy of the source that may be changed. */
 struct source *edit_source_copy(struct edit *x);
 /*
- * Call `change` for a copy of the tree of every model_states file, which contains the training arguments, and let
- * s->file refer to the changed tree. s->run.args then points into the changed tree, too.
+ * Change the trees of all model_states files, which contain the training arguments: call `change` for a copy of each
+ * tree, and make s->file refer to the copy. s->run.args then points into a copy, too.
  */
 typedef void edit_tree_fn(void *ctx, struct arena *a, struct pk *root);
 void edit_source_change_trees(struct edit *x, struct source *s, edit_tree_fn *change, void *ctx);

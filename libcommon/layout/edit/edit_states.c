@@ -54,7 +54,7 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
 
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from)
 {
-    const struct edit_new t = *from;    /* copied first, because `from` may point into the table, which may move */
+    const struct edit_new t = *from;    /* copy first: `from` may point into the table that moves */
 
     ARRAY_ROOM(to->tensor, to->cap, to->n + 1);
     to->tensor[to->n] = t;
@@ -98,8 +98,8 @@ static int by_tensor_name_text(const void *a, const void *b)
 }
 
 /*
- * Returns the first changed name that is not valid, or NULL. A name must be UTF-8, because safetensors headers and a
- * JSON index contain names, and must not be __metadata__, which has another meaning there.
+ * Returns the first changed name that is not valid, or NULL. A name must be UTF-8, because it is stored in a
+ * safetensors header or a JSON index. It must not be __metadata__, which has another meaning there.
  */
 static const char *odd_name(const struct edit *x, const struct edit_states *to)
 {

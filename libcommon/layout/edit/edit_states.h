@@ -20,22 +20,22 @@ struct edit_new {
     int param;  /* index of the source's parameter from which this one is made; it is stored in the same place */
     /* pipeline stage that owns the parameter, and its optimizer group in this stage; -1 if unknown */
     int stage, group;
-    int layer;  /* if layers were selected: layer number in the result plus 1; 0 if the parameter is in no layer */
+    int layer;  /* if layers were selected: 1 + the layer number in the result; 0 if the parameter is in no layer */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    int64_t kept;  /* if the number of rows changed: number of leading rows that are equal to the source's rows */
+    int64_t kept;  /* if the number of rows changed: number of leading rows that are still the source's rows */
     const struct tmap *map[STATE_N];    /* NULL if the parameter does not have this state */
     enum dtype dtype[STATE_N];          /* type in which the state is written; plan_op_of() gives the conversion */
 };
 struct edit_states {
     int n, cap;
     struct edit_new *tensor;
-    json_t *config;                     /* keys of config.json to change; null removes a key; NULL if there are none */
+    json_t *config;                     /* keys of config.json to set; null removes a key; NULL: no change */
 };
 
 /*
- * Returns a list of the source's tensors. Returns NULL with ERR_USAGE if the list of this layout cannot be changed; the
- * error names `verb`.
+ * Returns a list of the source's tensors. Returns NULL with ERR_USAGE if this layout does not support changes of its
+ * list of tensors. The error names `verb`.
  */
 MUST_CHECK struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e);
 /*
@@ -43,7 +43,7 @@ MUST_CHECK struct edit_states *edit_states_new(struct edit *x, const char *verb,
  * json_decref(). Sets *e to ERR_DATA if the file is not a JSON object.
  */
 MUST_CHECK json_t *edit_hf_config(struct edit *x, struct err *e);
-/* Returns an entry for parameter `param` of the source, unchanged, with all its states. */
+/* Returns an entry for the source's parameter `param`, unchanged and with all of its states. */
 struct edit_new edit_new_of(const struct source *s, int param);
 /* Add a copy of *from to the list. Returns the copy, which is valid until the next call. */
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from);

@@ -18,7 +18,7 @@
 struct used {
     /* offsets of the first used byte and of the end, in bytes; from > end if no tensor has been found yet */
     uint64_t from, end;
-    bool whole;  /* do not cut: something other than a plain tensor uses the storage, or tensors of several types do */
+    bool whole;  /* do not cut: tensors of several types, or other objects, use the storage */
     enum dtype dtype;
     struct pk *id;                      /* the storage's new persistent id in the pickle */
 };
@@ -52,8 +52,8 @@ static int storage_zip_entry(const struct pt *pt, const struct pk *persid)
 }
 
 /*
- * If v is a call that makes a plain tensor, sets *t to the tensor and returns the persistent id of its storage.
- * Otherwise returns NULL.
+ * If v is a call that makes a plain tensor, sets *t to the tensor and returns the persistent id of the tensor's
+ * storage. Otherwise returns NULL.
  */
 static struct pk *find_call_storage(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 {
@@ -81,8 +81,8 @@ static void use(struct used *u, const struct pt_tensor *t)
 }
 
 /*
- * Callback of pk_copy_swap(): mark every storage that is used by something other than a plain tensor, so that it is not
- * cut. Returning a plain tensor prevents that its storage is visited.
+ * Callback of pk_copy_swap(): mark every storage that anything other than a plain tensor uses, so that it is not cut.
+ * Plain tensors are returned, so that the walk does not continue to their storages.
  */
 static struct pk *find_bare(void *ctx, const struct pk *v)
 {
@@ -111,7 +111,7 @@ static void find_used_storage_ranges(struct thinning *h)
         if (entry >= 0)
             use(&h->used[entry], &t);
     }
-    /* A storage that is not used through a plain tensor, for example by an unknown object, must not be cut. */
+    /* A storage must not be cut if something else than a plain tensor uses it, for example an unknown object. */
     arena = arena_new(0);
     pk_copy_swap(arena, pt_root(h->pt), find_bare, h);
     arena_free(arena);
@@ -125,8 +125,8 @@ static bool is_cut(const struct thinning *h, int entry)
 }
 
 /*
- * Callback of pk_copy_swap(): returns a copy of a tensor with the new length of its storage and the tensor's new offset
- * in the storage.
+ * Callback of pk_copy_swap(): returns a copy of a tensor with the new length of its storage, and with its new offset
+ * there.
  */
 static struct pk *swap_thinned_tensor(void *ctx, const struct pk *v)
 {

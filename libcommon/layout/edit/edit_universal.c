@@ -23,7 +23,7 @@ static int find_file(const struct edit *x, const char *name)
     return -1;
 }
 
-/* Returns a new entry for file i, for a second file of the result with the same contents. */
+/* Returns a new entry for file i. It becomes another file of the result with the same contents. */
 static struct edit_file *duplicate_file(struct edit *x, int i)
 {
     struct edit_file *f;
@@ -66,8 +66,8 @@ static struct edit_new *make_zero_padding_row(struct edit *x, const struct edit_
 }
 
 /*
- * Let the file f hold state `st` of t. If `padded` is true, padding rows of the vocabulary are written, and a padding
- * tensor, as the source's file has them.
+ * Make the contents of file f from state `st` of t. If `padded` is true, the file gets padding rows of the vocabulary
+ * and a padding tensor, as in the source's file.
  */
 static void make_image(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
                        enum state st, bool padded)
@@ -94,7 +94,10 @@ static int make_state(struct edit *x, struct edit_file *f, const struct edit_pla
     return 0;
 }
 
-/* Set *padded if the parameter's files store padding rows. The first state file that can be read determines it. */
+/*
+ * Set *padded to true if the parameter's files store padding rows, as shown by the first of its state files that can be
+ * read.
+ */
 static int any_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
 {
     for (int st = 0; st < STATE_N; st++) {
@@ -114,8 +117,8 @@ static int any_padded(struct edit *x, const struct param *p, bool *padded, struc
 }
 
 /*
- * Give each trained parameter that has lost its step.pt a copy of another parameter's: the loader asserts that the
- * counters of a group are equal.
+ * Give a copy of another parameter's step.pt to each trained parameter that has lost its own, because the loader
+ * requires that the counters of a group are equal.
  */
 static void copy_lost_steps(struct edit *x)
 {
@@ -161,8 +164,8 @@ int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hi
 /* ---- damaged containers ---- */
 
 /*
- * Returns 1 if the file's records and tree are intact, but its zip container is damaged; 0 otherwise; -1 if the file
- * cannot be read.
+ * Returns 1 if the file's records and tree are intact but its zip container is damaged, otherwise 0. Returns -1 if the
+ * file cannot be read.
  */
 static int is_only_container_bad(struct edit *x, struct edit_file *f, struct err *e)
 {
@@ -170,7 +173,7 @@ static int is_only_container_bad(struct edit *x, struct edit_file *f, struct err
     struct err damaged = {0};
     int rc = 0;
 
-    /* If the file cannot be opened, there is no tree from which it could be written again. */
+    /* A file that cannot be opened has no tree from which it could be written again. */
     if (edit_open_pt(x, f, &damaged) == 0)
         rc = zip_check_container(pt_zip(f->pt), x->s->files, f->file, r, e) < 0 ? -1 : report_n(r) > 0;
     if (rc > 0 && pt_check_records(f->pt, x->s->files, &damaged) < 0)
@@ -235,10 +238,10 @@ static int parse_state_file_name(const char *rest)
 struct placed_file {
     int file;                           /* index in x->file */
     const char *rest;                   /* name of the file in the parameter's folder */
-    bool again;                         /* the file already is in the folder of one parameter of the result */
+    bool again;                         /* true if the file is already in the folder of one parameter of the result */
 };
 
-/* Put the file into the folder of t. The first time the file is renamed, after that it is duplicated. */
+/* Put the file into the folder of t. The first time, the file is renamed. After that, it is duplicated. */
 static int place_file(struct edit *x, const struct placed_file *w, const struct edit_placing *to,
                       const struct edit_new *t, struct err *e)
 {
@@ -310,8 +313,8 @@ static int set_model_trees(struct edit *x, const struct ds_target *t, struct err
 }
 
 /*
- * Remove the digests of states that get new contents under the same name, because the source's digests do not apply to
- * them.
+ * Remove the source's digests of states that get new contents under the same name, because these digests no longer
+ * apply.
  */
 static void forget_digests(struct edit *x, const struct edit_new *n)
 {
@@ -360,8 +363,8 @@ int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struc
 /* ---- renamed and dropped parameters ---- */
 
 /*
- * Returns a pattern that matches exactly this name. It is needed because the patterns of the model's family do not
- * match renamed parameters.
+ * Returns a pattern that matches only this name. Renamed parameters need it, because the patterns of the model's family
+ * do not match their new names.
  */
 static struct pk *make_exact_name_pattern(struct arena *a, const char *name)
 {
@@ -376,8 +379,8 @@ static struct pk *make_exact_name_pattern(struct arena *a, const char *name)
 }
 
 /*
- * Replace the lists of patterns in the universal_checkpoint_info block. A parameter's list depends on the rule by which
- * its slices were merged.
+ * Replace the lists of patterns in the universal_checkpoint_info block. Each list is for one rule of merging slices,
+ * and contains the parameters that were merged by this rule.
  */
 static void rename_patterns(const struct edit *x, const struct edit_states *list, struct pk *block)
 {
@@ -397,7 +400,7 @@ static void rename_patterns(const struct edit *x, const struct edit_states *list
     }
 }
 
-/* Update param_shapes with the new names, because readers require every parameter that is listed there. */
+/* Update param_shapes with the new names. Readers require every parameter that param_shapes lists. */
 static void list_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
 {
     uint32_t n_groups = 0, n = 0;

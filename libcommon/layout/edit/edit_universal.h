@@ -22,21 +22,21 @@ struct edit_placing {
     bool listed;
 };
 /*
- * Drop the folders of parameters that are not in the list. The files of the other parameters get the names in the list,
- * and new contents where states changed. Returns -1 with ERR_DATA as edit_states_apply() does.
+ * Keep the folders of the parameters in the list, and drop all others. Files get the names in the list, and new
+ * contents where states changed. Returns -1 with ERR_DATA as edit_states_apply() does.
  */
 MUST_CHECK int edit_universal_place(struct edit *x, const struct edit_placing *to, struct err *e);
 /* Returns -1 with ERR_USAGE if a name in the list cannot be the name of a folder, or occurs twice. */
 MUST_CHECK int edit_universal_check(const struct edit *x, const struct edit_states *list, struct err *e);
 /*
- * Set *padded if the parameter's fp32.pt stores padding rows and a padding tensor. Returns -1 with ERR_DATA if the file
- * cannot be opened.
+ * Set *padded to true if the parameter's fp32.pt stores padding rows and a padding tensor. Returns -1 with ERR_DATA if
+ * the file cannot be opened.
  */
 MUST_CHECK int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, struct err *e);
 /*
  * Edit a universal form made from a checkpoint of the pipeline engine. `to` is the changed source. `t` is the engine's
- * target made from `to`; its trees become those of the model_states files. Returns -1 with ERR_USAGE or ERR_DATA as
- * edit_states_apply() does.
+ * target made from `to`; the trees of `t` become those of the model_states files. Returns -1 with ERR_USAGE or ERR_DATA
+ * as edit_states_apply() does.
  */
 MUST_CHECK int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e);
 /*
@@ -53,14 +53,14 @@ MUST_CHECK int edit_universal_zero(struct edit *x, const struct source *to, cons
                                    struct err *e);
 
 /*
- * Write the states with hit[param * STATE_N + state] == true as new files; a missing file is added. `list` must be the
- * unchanged list of the source's parameters. The edit owns it after the call, even on error. Returns -1 with ERR_DATA
- * if a parameter has no readable state file.
+ * Write each state with hit[param * STATE_N + state] == true as a new file. A file that was missing is added. `list`
+ * must be the unchanged list of the source's parameters. The edit owns the list after the call, even on error. Returns
+ * -1 with ERR_DATA if a parameter has no readable state file.
  */
 MUST_CHECK int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hit, struct err *e);
 /*
- * Write again those .pt files whose zip container is damaged, but whose records are intact. Files that the edit writes
- * in any case are skipped. *n receives the number of files. Returns -1 if a file cannot be read.
+ * Write those .pt files again whose zip container is damaged but whose records are intact. Files that the edit writes
+ * in any case are skipped. *n is set to the number of files. Returns -1 if a file cannot be read.
  */
 MUST_CHECK int edit_universal_mend_containers(struct edit *x, int *n, struct err *e);
 

@@ -22,7 +22,7 @@
 
 /* ---- model_states ---- */
 
-/* Returns the bytes of a fill of a storage as a tensor, which is not an entry of the list. */
+/* Returns the bytes of a storage's fill as a tensor that is not an entry of the list. */
 static const struct edit_new *filling(struct edit *x, const struct source *to, const struct zero_target *t,
                                       const struct zero_fill *fill)
 {
@@ -83,7 +83,7 @@ static int make_models(struct edit *x, const struct source *to, const struct zer
 
 /* ---- optimizer_state.pt ---- */
 
-/* Returns the settings of the optimizer's groups. "params" of each group lists its new sub-groups. */
+/* Returns the settings of the optimizer's groups. "params" of each group lists the group's new sub-groups. */
 static struct pk *new_groups(struct edit *x, const struct zero_target *t)
 {
     struct pk *groups = pk_copy(x->arena, t->param_groups), **item;
@@ -103,7 +103,7 @@ static struct pk *new_groups(struct edit *x, const struct zero_target *t)
 
 /*
  * Returns the state of a ZeRO-3 optimizer. The state of each sub-group holds only the step counter, which is equal in
- * all of them. The stock converter also leaves rank 0's vectors there, which no reader uses.
+ * all sub-groups. DeepSpeed's own converter also leaves rank 0's vectors there, but no reader uses these.
  */
 static struct pk *make_subgroup_states(struct edit *x, const struct zero_target *t)
 {
@@ -121,7 +121,7 @@ static struct pk *make_subgroup_states(struct edit *x, const struct zero_target 
 }
 
 /*
- * Returns true if the parameters or their shapes differ from the source's, so that the partitions of the vectors have
+ * Returns true if the parameters or their shapes differ from the source's. The partitions of the vectors then have
  * other sizes.
  */
 static bool has_other_sizes(const struct edit *x)
@@ -137,7 +137,7 @@ static bool has_other_sizes(const struct edit *x)
     return other;
 }
 
-/* Update the sizes of rank 0's partitions. The universal form stores them, although its readers compute them. */
+/* Update the sizes of rank 0's partitions. The universal form stores these sizes, although its readers compute them. */
 static void set_partition_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
 {
     static const char *const keys[] = { "group_paddings", "param_alignment_paddings", "partition_count" };

@@ -55,8 +55,8 @@ int edit_set_value(struct edit *x, int place, const char *path, struct pk *value
 /* ---- the optimizer ---- */
 
 /*
- * Drop the moments of a ZeRO-3 checkpoint. Its optimizer files cannot be dropped, because only they hold the weights
- * (as fp32 master weights). They remain, with the state of an optimizer that has not made a step.
+ * Drop the moments of a ZeRO-3 checkpoint. The optimizer files cannot be dropped, because only these hold the weights
+ * (as fp32 master weights). They are kept, with the state of an optimizer that has not made a step.
  */
 static int drop_moments(struct edit *x, struct err *e)
 {
@@ -85,8 +85,8 @@ static int drop_moments(struct edit *x, struct err *e)
 
 /*
  * Returns -1 with ERR_USAGE if a parameter would be lost with the optimizer, because only the fp32 master weights hold
- * its values. In a universal form made from ZeRO the model_states files hold 16-bit weights, too, but its readers load
- * the master weights, so it is refused.
+ * its values. A universal form made from ZeRO is always refused: its model_states files hold 16-bit weights, but its
+ * readers load the master weights.
  */
 static int check_weights_remain(const struct source *s, struct err *e)
 {
@@ -105,8 +105,8 @@ static int check_weights_remain(const struct source *s, struct err *e)
 }
 
 /*
- * Remove `key` from the outermost dicts of all files; with `records`, also the records of its tensors. Returns the
- * number of files that had the key, or -1.
+ * Remove `key` from the outermost dicts of all files. If `records` is true, also remove the records of its tensors.
+ * Returns the number of files that had the key, or -1.
  */
 static int remove_root_key(struct edit *x, const char *key, bool records, struct err *e)
 {
@@ -130,7 +130,7 @@ static int remove_root_key(struct edit *x, const char *key, bool records, struct
     return n;
 }
 
-/* Forget the digests of masters and moments, because the result does not have them. */
+/* Remove the digests of masters and moments, because the result does not have these states. */
 static void forget_optimizer_digests(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -140,8 +140,8 @@ static void forget_optimizer_digests(struct source *s)
 }
 
 /*
- * Remove the optimizer from the ranks' files of Megatron-LM, which have weights of any type next to it, and the files
- * of a distributed optimizer.
+ * Remove the optimizer from the rank files of Megatron-LM, which also hold weights of any type. Remove the files of a
+ * distributed optimizer.
  */
 static int drop_megatron_optimizer(struct edit *x, struct err *e)
 {
@@ -182,7 +182,7 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
             edit_drop(x, i);
             n++;
         } else if (tree_find(edit_root(x, i, e), "args.no_save_optim", NULL)) {
-            /* with this flag, a trainer that loads the file does not search for the optimizer */
+            /* if this flag is set, a trainer that loads the file does not search for the optimizer */
             root = edit_tree(x, i, e);
             if (!root)
                 return -1;
@@ -193,7 +193,7 @@ int edit_drop_optimizer(struct edit *x, bool alone, struct err *e)
     }
     for (int i = 0; i < s->n_params; i++)
         for (int st = STATE_FP32; st < STATE_N; st++)
-            s->param[i].has_digest[st] = false;  /* the result has no such state, so the manifest must not list it */
+            s->param[i].has_digest[st] = false;  /* not in the result, so the manifest must not list it */
     if (n == 0)
         err_usage(e, "drop optimizer: %s has no files of an optimizer", s->path);
     return n == 0 ? -1 : 0;

@@ -147,7 +147,10 @@ static const struct edit_layout *find_edit_layout(const struct edit *x)
 
 static int refuse_edit(const struct edit *x, const char *verb, struct err *e)
 {
-    /* a layout that is only read: the command that writes another one, to which all verbs apply */
+    /*
+     * for a layout that is only read: the command that writes the checkpoint as another layout, to which all verbs
+     * apply
+     */
     const char *other = find_edit_layout(x)->cast ? NULL : x->s->layout->manifest_writer;
 
     err_usage(e, "%s: %s does not apply to a %s checkpoint%s%s%s", x->s->path, verb, x->s->layout->name,

@@ -25,8 +25,8 @@ MUST_CHECK int edit_states_apply(struct edit *x, struct edit_states *to, struct 
  */
 MUST_CHECK int edit_cast(struct edit *x, enum dtype to, struct report *notes, struct err *e);
 /*
- * Write a source whose lost elements were filled in (check/salvage.h). hit[param * STATE_N + state] is true for each
- * state with such elements. *n_mended receives the number of files that are written again only because their zip
+ * Write a source whose lost elements salvage has filled in (check/salvage.h). hit[param * STATE_N + state] is true for
+ * each state with such elements. *n_mended is set to the number of files that are written again only because their zip
  * container is damaged.
  */
 MUST_CHECK int edit_fill(struct edit *x, const bool *hit, int *n_mended, struct report *notes, struct err *e);
@@ -37,18 +37,18 @@ struct edit_thinned {
     const char *user;           /* what uses the bytes that stay: "entry" or "tensor" */
 };
 /*
- * Cut off the bytes of files that no tensor uses: parts of storages, or in .distcp files whole items. Returns -1 with
+ * Cut off those bytes of files that no tensor uses: parts of storages, or whole items in .distcp files. Returns -1 with
  * ERR_DATA if a file is damaged or compressed.
  */
 MUST_CHECK int edit_thin(struct edit *x, struct edit_thinned *out, struct err *e);
 /*
  * Drop the optimizer: its files, its entries, or (ZeRO-3) its moments. `alone` is true if nothing else is dropped in
- * the same edit. Returns -1 with ERR_USAGE if there is no optimizer, if it alone holds the values of a parameter, or if
- * it can only be dropped alone.
+ * the same edit. Returns -1 with ERR_USAGE if there is no optimizer, if nothing else holds the values of a parameter,
+ * or if the layout requires that nothing else is dropped.
  */
 MUST_CHECK int edit_drop_optimizer(struct edit *x, bool alone, struct err *e);
 /*
- * Returns true if parameters can be removed from the list of tensors. In other layouts values are located relative to
+ * Returns true if parameters can be removed from the list of tensors. In other layouts, the places of values depend on
  * the parameters.
  */
 bool edit_can_drop_params(const struct edit *x);
@@ -59,8 +59,8 @@ bool edit_can_drop_params(const struct edit *x);
 MUST_CHECK int edit_drop_rng(struct edit *x, struct err *e);
 
 /*
- * Returns the number of layers. Returns -1 with ERR_USAGE if the numbers in names are not those of one series of layers
- * that begins at 0.
+ * Returns the number of layers. Returns -1 with ERR_USAGE if the layer numbers in names do not form one series that
+ * begins at 0.
  */
 MUST_CHECK int edit_count_layers(struct edit *x, struct err *e);
 /*

@@ -59,7 +59,10 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     return n < 1 ? -1 : n;
 }
 
-/* Returns the index of the parameter whose bytes parameter i uses: i, or the first name of a tied weight. */
+/*
+ * Returns the index of the parameter whose bytes parameter i uses: that of the first name of a tied weight, otherwise
+ * i.
+ */
 static int holder_of(const struct source *s, int i)
 {
     const char *name = source_param_at(s, i)->shared_with;
@@ -118,7 +121,7 @@ static int resize_vocab_tables(const struct source *s, struct edit *x, struct ed
     for (int i = 0; i < to->n; i++)
         if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
             return -1;
-    for (int i = 0; i < to->n; i++)     /* give a tied head the maps of the embedding, so that they stay identical */
+    for (int i = 0; i < to->n; i++)     /* a tied head gets the maps of the embedding, to stay identical */
         if (has[i] && holder_of(s, i) != i) {
             const struct edit_new *first = &to->tensor[holder_of(s, i)];
 
@@ -131,8 +134,8 @@ static int resize_vocab_tables(const struct source *s, struct edit *x, struct ed
 }
 
 /*
- * Set *was to the old number of tokens, and the numbers of rows in *q. Returns the array of find_rows(), or NULL with
- * *e set.
+ * Set *was to the old number of tokens, and set the numbers of rows in *q. Returns the array of find_rows(), or NULL
+ * with *e set.
  */
 static bool *find_vocab_tables(struct edit *x, const struct edit_states *to, struct edit_rows *q, int64_t *was,
                                struct err *e)
@@ -163,7 +166,10 @@ int64_t edit_vocab_bytes(struct edit *x, struct edit_rows *q, struct err *e)
     return e->kind == ERR_NONE ? (int64_t)bytes : -1;
 }
 
-/* Change the number of rows of embedding and head, and record it in the configuration or the training arguments. */
+/*
+ * Change the number of rows of the embedding and the head, and record the new number in the configuration or the
+ * training arguments.
+ */
 static int resize_vocab(struct edit *x, struct edit_states *to, struct edit_rows *q, struct report *notes,
                         struct err *e)
 {

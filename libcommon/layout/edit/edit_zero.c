@@ -19,9 +19,9 @@
 
 /*
  * ZeRO stores parameters in the order of sequences of names: the groups of the optimizer, and the dicts of a tree. An
- * edit replaces each old name with the entries of the list that are made from this parameter (none, one or several), at
- * the position of the old name. Selected layers are an exception: all tensors of layers are moved to the position of
- * the first such tensor, and sorted by their new layer number, within a layer by the position of the old names.
+ * edit replaces each old name, at its position, with the entries of the list that are made from this parameter (none,
+ * one or several). If layers were selected, the tensors of all layers are moved to the position of the first such
+ * tensor. They are sorted by their new layer number, and within a layer by the position of their old names.
  */
 struct successor {
     const struct edit_new *t;
@@ -42,7 +42,7 @@ static int by_successor_order(const void *a, const void *b)
 
 /*
  * Returns the entries of the list that replace the n names, in their new order. *count receives the number of entries.
- * The caller frees the array. Names that are NULL or name no parameter are replaced by nothing.
+ * The caller frees the array. A name that is NULL or that no parameter has is left out.
  */
 static struct successor *find_successors(const struct edit *x, const struct edit_states *list, const char *const *name,
                                          int n, int *count)
@@ -117,8 +117,8 @@ static int new_shapes(struct edit *x, const struct edit_states *list, const stru
 }
 
 /*
- * For ZeRO-3: let each of the optimizer's groups list one sub-group. The target divides them into sub-groups of the
- * configured size.
+ * For ZeRO-3: make each of the optimizer's groups list a single sub-group. The target later divides these sub-groups
+ * into sub-groups of the configured size.
  */
 static void new_param_groups(struct edit *x, struct source *to)
 {
@@ -138,8 +138,8 @@ static void new_param_groups(struct edit *x, struct source *to)
 /* ---- trees ---- */
 
 /*
- * Returns a copy of `was`, a dict by parameter names, with the new names. Items whose key is not a parameter are kept
- * and come first.
+ * Returns a copy of `was`, a dict whose keys are parameter names, with the new names as keys. Items whose key is not a
+ * parameter are kept and come first.
  */
 static struct pk *rename_dict_params(const struct edit *x, const struct edit_states *list, const struct pk *was)
 {
@@ -180,7 +180,10 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
     return d;
 }
 
-/* Update the tree of the model_states file. `type` is the new type in which the run computes, or DTYPE_N to keep it. */
+/*
+ * Update the tree of the model_states file. `type` is the type in which the run computes from now on, or DTYPE_N to
+ * keep the old one.
+ */
 static int rebuild_zero_root(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type,
                              struct err *e)
 {
@@ -216,7 +219,7 @@ static void free_zero_target(void *target)
     zero_target_free(target);
 }
 
-/* Let the result be written as a whole: zero_sink() writes the target t, whose values come from `src`. */
+/* Make zero_sink() write the result as a whole, from the target t, whose values come from `src`. */
 static void rewrite_zero(struct edit *x, struct source *src, struct zero_target *t)
 {
     const char *what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
@@ -226,8 +229,8 @@ static void rewrite_zero(struct edit *x, struct source *src, struct zero_target 
 }
 
 /*
- * Returns -1 with ERR_USAGE if the source or the list cannot be edited. If layers are selected, this includes buffers
- * with a number in their name, because they would keep the old layer number.
+ * Returns -1 with ERR_USAGE if the source or the list cannot be edited. If layers are selected, a buffer with a number
+ * in its name is an error, too, because it would keep the old layer number.
  */
 static int check_zero_edit(const struct edit *x, const struct edit_states *list, struct err *e)
 {
@@ -297,8 +300,8 @@ int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, st
 }
 
 /*
- * Write the joined tensors of several tensor-parallel ranks as a checkpoint of one such rank. There is no writer that
- * splits them again.
+ * Write a checkpoint of several tensor-parallel ranks as one of a single rank, with joined tensors. There is no writer
+ * that splits tensors again.
  */
 static int rewrite_joined(struct edit *x, struct report *notes, struct err *e)
 {

@@ -26,9 +26,9 @@ MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report
 MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
 /*
  * Like edit_zero(), but `list` must be unchanged, and the weights are converted to `type`, from the fp32 master weights
- * if there are any. ds_config, file names and the loss scaler are changed accordingly. For conversion to fp16 of a
- * ZeRO-3 checkpoint, which has only master weights, a warning reports that their range was not checked. Returns -1 with
- * ERR_USAGE also if the checkpoint already has this type.
+ * if there are any. ds_config, file names and the loss scaler are changed accordingly. If a ZeRO-3 checkpoint, which
+ * has only master weights, is converted to fp16, a warning reports that the range of these weights was not checked.
+ * Returns -1 with ERR_USAGE also if the checkpoint already has this type.
  */
 MUST_CHECK int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes,
                               struct err *e);

@@ -144,7 +144,10 @@ int adapter_match(const struct adapter *a, const char *shown, const char *regex,
     return n >= 0;
 }
 
-/* Like adapter_match(). In peft, a pattern becomes "(.*\\.)?(PATTERN)$" and must match from the beginning. */
+/*
+ * Returns what adapter_match() returns for a pattern of the configuration. Like peft, it searches for
+ * "(.*\\.)?(PATTERN)$" at the beginning of the name.
+ */
 static int pattern_fits(const struct adapter_all *x, const char *pattern, const char *name, struct err *e)
 {
     char *whole = str_fmt("^(?:.*\\.)?(?:%s)$", pattern);
@@ -244,7 +247,7 @@ static struct adapter_module *module_of(struct adapter_all *x, const char *name,
 {
     struct adapter_module *m;
 
-    for (int i = x->a.n_modules; i-- > 0;)      /* backwards, because the tensors of a module are near each other */
+    for (int i = x->a.n_modules; i-- > 0;)      /* backwards: tensors of a module are near each other */
         if (strncmp(x->a.module[i].name, name, n) == 0 && !x->a.module[i].name[n])
             return &x->a.module[i];
     m = &x->a.module[x->a.n_modules++];
@@ -253,8 +256,8 @@ static struct adapter_module *module_of(struct adapter_all *x, const char *name,
 }
 
 /*
- * Read the numbers of the rows that v replaces, from trainable_token_indices: a list, or an object with a list for each
- * module.
+ * Read the numbers of the rows that v replaces. They are in trainable_token_indices, which is a list, or an object with
+ * one list per module.
  */
 static int read_token_rows(struct adapter_all *x, struct adapter_value *v, const char *module, struct err *e)
 {
@@ -325,7 +328,7 @@ static bool is_empty_tensor(const struct safetensors_tensor *t)
     return shape_count(t->ndim, t->shape) == 0;
 }
 
-/* Check that a module has both factors with the same rank, and with DoRA the norms. */
+/* Check that a module has both factors with the same rank, and also the norms if it uses DoRA. */
 static int check_module(const struct adapter_all *x, const struct adapter_module *m, struct err *e)
 {
     const bool embed = m->part[ADAPTER_EMBED_A] || m->part[ADAPTER_EMBED_B];

@@ -36,8 +36,8 @@ struct adapter_module {
 struct adapter_value {
     const char *name;                   /* name of the base's tensor: "lm_head.weight" */
     const struct safetensors_tensor *tensor;
-    bool is_base;  /* the tensor should be a copy of the base's own tensor, which training did not change */
-    int n_rows;  /* number of rows that are replaced, whose numbers are in `row`; 0 if the whole tensor is replaced */
+    bool is_base;  /* the tensor should equal the base's own tensor, which training did not change */
+    int n_rows;  /* number of replaced rows, whose numbers are in `row`; 0 if the whole tensor is replaced */
     int64_t *row;
 };
 struct adapter {
@@ -52,27 +52,28 @@ struct adapter {
 
 /*
  * Open the adapter in folder `dir`. Returns NULL with ERR_SYS or ERR_DATA if a file is missing or is not as peft writes
- * it, or if the adapter cannot be merged exactly, because it uses another method than LoRA, or an initialisation that
- * changes the base.
+ * it, or if the adapter cannot be merged exactly. An exact merge is not possible if the adapter uses another method
+ * than LoRA, or an initialisation that changes the base.
  */
 MUST_CHECK struct adapter *adapter_open(const char *dir, struct err *e);
 void adapter_free(struct adapter *a);                   /* a may be NULL */
 /*
- * Get rank and scale of a module (or of a parameter of a module) with this name, by the patterns in the configuration.
- * *scale receives alpha / r, or alpha / sqrt(r) with use_rslora. Returns -1 with ERR_DATA if a pattern is not valid.
+ * Find the rank and the scale for the module (or parameter of a module) with this name, using the patterns in the
+ * configuration. *scale is set to alpha / r, or to alpha / sqrt(r) with use_rslora. Returns -1 with ERR_DATA if a
+ * pattern is not valid.
  */
 MUST_CHECK int adapter_scale(const struct adapter *a, const char *name, int64_t *r, double *scale, struct err *e);
-/* Returns the object in adapter_config.json, and the path of that file. They belong to the adapter. */
+/* Returns the object in adapter_config.json, and sets *path to the path of that file. Both belong to the adapter. */
 const json_t *adapter_config(const struct adapter *a);
 const char *adapter_config_path(const struct adapter *a);
 /*
- * Returns 1 if the regular expression matches in `name`, 0 if not, or -1 with ERR_DATA if it is not valid; the error
- * has the text `shown`, from which the expression was made. If `index` is not NULL, the expression has a group of
- * digits, whose number is stored there.
+ * Returns 1 if the regular expression matches in `name`, 0 if it does not. Returns -1 with ERR_DATA if the expression
+ * is not valid; the error shows `shown`, the text from which the expression was made. If `index` is not NULL, the
+ * expression must have a group of digits, and *index is set to their number.
  */
 MUST_CHECK int adapter_match(const struct adapter *a, const char *shown, const char *regex, const char *name,
                              int *index, struct err *e);
-/* Returns false if the configuration states that the adapter was made for a model without a language model's head. */
+/* Returns false if the configuration states that the adapter was made for a model without a language-model head. */
 bool adapter_has_head(const struct adapter *a);
 /* Returns true if an entry of target_parameters in the configuration ends in `text`. */
 bool adapter_targets(const struct adapter *a, const char *text);

@@ -64,7 +64,7 @@ struct param *adapter_find_tied_embedding(const struct source *s, const char *na
     return NULL;
 }
 
-/* The comparison. Names of modules are those that the adapter uses. */
+/* The comparison of an adapter with a base. Modules have the names that the adapter uses. */
 struct targets {
     const struct source *s;
     const struct adapter *a;
@@ -73,7 +73,10 @@ struct targets {
     char *cut;                          /* beginning of the base's names that the adapter's names lack, or "" */
 };
 
-/* Find how the names of the base differ from those of the adapter, by the first tensor whose parameter is found. */
+/*
+ * Find how names of the base differ from names of the adapter. The first tensor of the adapter whose parameter is found
+ * in the base is used for this.
+ */
 static void find_naming(struct targets *t)
 {
     const int n = t->a->n_modules + t->a->n_values;
@@ -123,7 +126,7 @@ static bool has_value(const struct adapter *a, const char *name)
     return false;
 }
 
-/* Returns true if `name` is `tail` or ends in a dot and `tail`. */
+/* Returns true if `name` is `tail`, or ends in "." followed by `tail`. */
 static bool is_or_ends(const char *name, const char *tail)
 {
     const size_t n = strlen(name), k = strlen(tail);
@@ -139,15 +142,15 @@ static int refuse_target(const struct targets *t, const char *module, const char
 
 /* ---- which modules the configuration selects ---- */
 
-/* Returns true if the entry of the list, or the list itself if it is a text, is not empty. */
+/* Returns true if the list entry v, or v itself if it is a string, is not empty. */
 static bool is_given(const json_t *v)
 {
     return json_is_string(v) ? *json_string_value(v) != 0 : json_is_integer(v) || json_array_size(v) > 0;
 }
 
 /*
- * Returns 1 if `v` selects the module: a regular expression for the whole name, or a list of names and ends of names.
- * *exact is set to true if the list has the whole name.
+ * Returns 1 if `v` selects the module. `v` is a regular expression for the whole name, or a list of names and of ends
+ * of names. *exact is set to true if the list contains the whole name.
  */
 static int selects(const struct targets *t, const json_t *v, const char *module, bool *exact, struct err *e)
 {
@@ -171,7 +174,7 @@ static int selects(const struct targets *t, const json_t *v, const char *module,
     return found;
 }
 
-/* Returns 1 if modules_to_save has the module or one that contains it. */
+/* Returns 1 if modules_to_save contains the module, or a module that contains it. */
 static int is_saved_whole(const struct targets *t, const char *module, struct err *e)
 {
     const json_t *list = json_object_get(t->config, "modules_to_save");
@@ -189,7 +192,7 @@ static int is_saved_whole(const struct targets *t, const char *module, struct er
     return fits;
 }
 
-/* Returns 1 if the module is in a layer of layers_to_transform, or if that key is not given. */
+/* Returns 1 if the module is in a layer of layers_to_transform, or if the configuration does not have that key. */
 static int is_in_layers(const struct targets *t, const char *module, struct err *e)
 {
     const json_t *layers = json_object_get(t->config, "layers_to_transform");
@@ -219,7 +222,7 @@ static int is_in_layers(const struct targets *t, const char *module, struct err 
     return 0;
 }
 
-/* Returns true if the end of the module's name is that of an embedding or of an output head. */
+/* Returns true if the module's name ends like that of an embedding or of an output head. */
 static bool is_embedding_or_head(const char *module)
 {
     static const char *const names[] = {
@@ -234,8 +237,8 @@ static bool is_embedding_or_head(const char *module)
 }
 
 /*
- * Returns 1 if the configuration gives factors to the module, 0 if not, in which case *key is the key that excludes it,
- * or -1 with ERR_DATA if a pattern is not valid.
+ * Returns 1 if the module gets factors according to the configuration. Returns 0 if it gets none, and sets *key to the
+ * key that excludes it. Returns -1 with ERR_DATA if a pattern is not valid.
  */
 static int is_target(const struct targets *t, const char *module, const char **key, struct err *e)
 {
@@ -262,7 +265,9 @@ static int is_target(const struct targets *t, const char *module, const char **k
 
 /* ---- target_parameters ---- */
 
-/* Returns true if `entry` of target_parameters, as "experts.down_proj", is a parameter of the module "X.experts". */
+/*
+ * Returns true if `entry` of target_parameters, such as "experts.down_proj", is a parameter of the module "X.experts".
+ */
 static bool is_parameter_of(const char *entry, const char *module)
 {
     const char *dot = strrchr(entry, '.');
@@ -286,8 +291,9 @@ static int count_target_parameters(const struct targets *t, const char *module)
 }
 
 /*
- * Returns the name that the adapter uses for the module with the parameter `name` of the base, if it is one of experts
- * or a router; otherwise NULL. In the files of a base, experts may be separate tensors. The caller frees it.
+ * If the parameter `name` of the base belongs to an expert or to a router, returns the adapter's name of this module,
+ * otherwise NULL. This is needed because the files of a base may store experts as separate tensors. The caller frees
+ * the name.
  */
 static char *module_of_experts(const char *name)
 {
@@ -316,7 +322,7 @@ static bool is_target_parameter(const struct targets *t, const char *name)
     return false;
 }
 
-/* Check that the module with the parameter `name` of the base has factors if target_parameters selects it. */
+/* Check that the module of the base's parameter `name` has factors if target_parameters selects it. */
 static int check_target_parameters(const struct targets *t, const char *name, struct err *e)
 {
     const char *dot = strrchr(name, '.');
@@ -335,7 +341,7 @@ static int check_target_parameters(const struct targets *t, const char *name, st
     return rc;
 }
 
-/* Returns true if the adapter has factors for the module of an entry of target_parameters. */
+/* Returns true if the adapter has factors for the module that an entry of target_parameters names. */
 static bool has_factors_of(const struct targets *t, const char *entry)
 {
     static const char inner[] = ".base_layer";
@@ -370,8 +376,9 @@ static int check_parameters_found(const struct targets *t, struct err *e)
 /* ---- from the configuration to the tensors ---- */
 
 /*
- * Returns true if Transformers may hold the module in a form that peft gives no factors to: an expert or a router,
- * which newer versions store as plain parameters. The adapter then has factors for none of them.
+ * Returns true if the module may be one that Transformers holds in a form to which peft gives no factors: an expert or
+ * a router, which newer versions store as plain parameters. In that case, the adapter has factors for none of these
+ * modules.
  */
 static bool is_maybe_no_module(const struct targets *t, const char *module)
 {
@@ -385,7 +392,7 @@ static bool is_maybe_no_module(const struct targets *t, const char *module)
     return inside;
 }
 
-/* Check that the module with the matrix p of the base has factors if it is selected. */
+/* Check that the module of the base's matrix p has factors if the configuration selects it. */
 static int check_selected(const struct targets *t, const struct param *p, const char *name, struct err *e)
 {
     char *module;
@@ -402,7 +409,7 @@ static int check_selected(const struct targets *t, const struct param *p, const 
     return rc < 0 ? -1 : 0;
 }
 
-/* Returns true if a module that contains the parameter has a name that ends in `tail`. */
+/* Returns true if the parameter is in a module whose name ends in `tail`. The module may contain it indirectly. */
 static bool is_inside(const char *name, const char *tail)
 {
     for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.')) {
@@ -426,7 +433,7 @@ static int check_saved(const struct targets *t, const char *name, struct err *e)
     return 0;
 }
 
-/* A base with tied weights has no head of its own. The adapter then has the head or the embedding. */
+/* Check that the adapter has the head or the embedding. A base with tied weights has no head of its own. */
 static int check_saved_head(const struct targets *t, struct err *e)
 {
     const json_t *list = json_object_get(t->config, "modules_to_save"), *one;
@@ -453,7 +460,7 @@ static int count_bias_values(const struct adapter *a)
     return n;
 }
 
-/* Check that the adapter has the bias `name` of the base if it was trained according to the configuration. */
+/* Check that the adapter has the bias `name` of the base if the configuration states that this bias was trained. */
 static int check_bias(const struct targets *t, const char *name, struct err *e)
 {
     const json_t *bias = json_object_get(t->config, "bias");
@@ -470,7 +477,10 @@ static int check_bias(const struct targets *t, const char *name, struct err *e)
     return rc;
 }
 
-/* Check that trainable_token_indices, a list or an object with a list for each module, has its tensors. */
+/*
+ * Check that the adapter has the tensors of trainable_token_indices, which is a list, or an object with one list per
+ * module.
+ */
 static int check_tokens(const struct targets *t, struct err *e)
 {
     const json_t *rows = json_object_get(t->config, "trainable_token_indices"), *v;
@@ -499,7 +509,7 @@ static int check_tokens(const struct targets *t, struct err *e)
 
 /* ---- from the tensors to the configuration ---- */
 
-/* Returns true if the module is the head of a base with tied weights, whose embedding has factors. */
+/* Returns true if the module is the head of a base with tied weights, and the embedding of the base has factors. */
 static bool is_tied_head(const struct targets *t, const char *module)
 {
     if (strcmp(module, "lm_head") != 0 || adapter_find_param(t->s, "lm_head.weight"))
@@ -510,7 +520,7 @@ static bool is_tied_head(const struct targets *t, const char *module)
     return false;
 }
 
-/* Check that the configuration selects a module that has factors. */
+/* Check that the configuration selects each module that has factors. */
 static int check_factors_selected(const struct targets *t, const struct adapter_module *m, struct err *e)
 {
     static const char inner[] = ".base_layer";

@@ -15,19 +15,20 @@ struct report;
 struct source;
 
 /*
- * Find the parameter of the base for a name in an adapter. Depending on the class that saved the base, its names may
- * lack the first component, or begin with one more ("model." or "transformer."). Returns NULL if there is none.
+ * Find the parameter of the base that a name in an adapter means. Compared with that name, names of the base may lack
+ * the first component, or begin with one more ("model." or "transformer."), depending on the class that saved the base.
+ * Returns NULL if there is no such parameter.
  */
 struct param *adapter_find_param(const struct source *s, const char *name);
 /*
- * If `name` is that of the head, which a base with tied weights does not store, returns the input embedding. Returns
- * NULL for other names, or if no embedding is found.
+ * Returns the input embedding if `name` is the name of the head and the base does not store a head, because its weights
+ * are tied. Returns NULL for any other name, or if no embedding is found.
  */
 struct param *adapter_find_tied_embedding(const struct source *s, const char *name);
 /*
- * Check that every module of the base that the configuration selects has its tensors in the adapter, and that it
- * selects every module that has factors. Returns -1 with ERR_DATA, which names the module and the key of
- * adapter_config.json. Biases that some versions of peft do not save are reported in `notes`.
+ * Check that the configuration and the adapter's tensors agree: every module of the base that the configuration selects
+ * has its tensors in the adapter, and every module with tensors is selected. Returns -1 with ERR_DATA if not; the error
+ * names the module and the key of adapter_config.json. `notes` receives biases that some versions of peft do not save.
  */
 MUST_CHECK int adapter_check_targets(const struct source *s, const struct adapter *a, struct report *notes,
                                      struct err *e);

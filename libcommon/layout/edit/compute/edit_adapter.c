@@ -29,11 +29,11 @@ struct change {
     const struct adapter_value *v;      /* set for CHANGE_REPLACE and CHANGE_ROWS */
     double scale;
     int64_t r;
-    bool transposed;                    /* the parameter is stored as [in, out]: a Conv1D of GPT-2, or an embedding */
+    bool transposed;                    /* stored as [in, out]: a Conv1D of GPT-2, or an embedding */
     bool two_roundings;                 /* peft rounds the product to the parameter's type before it adds it */
-    int n_experts;  /* number of experts whose factors A and B contain; 0 if the module is not a layer of experts */
-    int expert;  /* index of the expert whose tensor the parameter is; -1 if the parameter contains all experts */
-    /* row of B that corresponds to the parameter's first row: not 0 for the up projection, if B is of gate and up */
+    int n_experts;  /* number of experts in the factors A and B; 0 if the module is not a layer of experts */
+    int expert;  /* index of the expert to which the parameter belongs; -1 if the parameter contains all experts */
+    /* row of B for the parameter's first row; not 0 for the up projection if B contains gate and up */
     int64_t first_row;
     int next;                           /* index of the next change of the same parameter; -1 for the last one */
 };
@@ -53,7 +53,7 @@ struct edit_adapters {
 
 /* ---- find the base's parameters by the names of an adapter's modules ---- */
 
-/* Returns true if the model uses GPT-2's Conv1D as linear layers. Their weights are [in, out]. */
+/* Returns true if the linear layers of the model are GPT-2's Conv1D, whose weights are [in, out]. */
 static bool has_conv1d(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -123,7 +123,10 @@ static int refuse_change_shape(const struct edit_adapters *m, const struct chang
     return -1;
 }
 
-/* Check that the factors of a change have the shapes that the parameter requires, and the rank in the configuration. */
+/*
+ * Check that the factors of a change have the shapes that the parameter requires and the rank that the configuration
+ * states.
+ */
 static int check_factors(const struct edit_adapters *m, const struct change *c, struct err *e)
 {
     const bool embed = c->m->part[ADAPTER_EMBED_A] != NULL;
@@ -153,7 +156,7 @@ static int check_factors(const struct edit_adapters *m, const struct change *c, 
     return 0;
 }
 
-/* Add the change of the parameter `name` by the factors of a module. */
+/* Add a change: the parameter `name` is changed by the factors of a module. */
 static int add_factors(struct edit_adapters *m, struct change c, const char *name, struct err *e)
 {
     c.p = adapter_find_param(m->s, name);
@@ -164,7 +167,7 @@ static int add_factors(struct edit_adapters *m, struct change c, const char *nam
 
 /* ---- experts ---- */
 
-/* Names of the tensors of one expert in the files: gate, up and down. */
+/* Names of one expert's tensors in the files: gate, up and down. */
 static const struct expert_names { const char *room, *part[3]; } expert_names[] = {
     { ".block_sparse_moe.experts.", { "w1", "w3", "w2" } },
     { ".mlp.experts.", { "gate_proj", "up_proj", "down_proj" } },
@@ -180,7 +183,7 @@ static struct param *find_expert(const struct source *s, const char *layer, cons
     return p;
 }
 
-/* Add the changes for all experts of a layer whose experts are separate tensors. */
+/* Add the changes of all experts of a layer that stores each expert as separate tensors. */
 static int add_each_expert(struct edit_adapters *m, struct change c, const char *layer, const struct expert_names *n,
                            bool down, struct err *e)
 {
@@ -203,9 +206,9 @@ static int add_each_expert(struct edit_adapters *m, struct change c, const char 
 }
 
 /*
- * Add the changes for the experts of a layer. If both parameters of the experts are adapted, the module
- * "X.mlp.experts.base_layer" (`inner`) has the factors of gate_up_proj, and "X.mlp.experts" those of down_proj. If one
- * of them is adapted, "X.mlp.experts" has its factors, and the configuration names it.
+ * Add the changes of a layer's experts. If both of their parameters are adapted, the factors of gate_up_proj are in the
+ * module "X.mlp.experts.base_layer" (`inner`), and those of down_proj in "X.mlp.experts". If one parameter is adapted,
+ * its factors are in "X.mlp.experts", and the configuration names the parameter.
  */
 static int add_experts(struct edit_adapters *m, struct change c, const char *layer, bool inner, struct err *e)
 {
@@ -246,8 +249,8 @@ static int add_tied_head(struct edit_adapters *m, struct change c, struct report
         if (!t->part[ADAPTER_EMBED_A] || t->part[ADAPTER_EMBED_A]->shape[1] != c.m->part[ADAPTER_B]->shape[0])
             continue;
         /*
-         * tied factors: the head's B [V, r] is the transpose of the embedding's A [r, V], and its A [r, H] that of B
-         * [H, r]
+         * tied factors: B [V, r] of the head is the transpose of A [r, V] of the embedding, and A [r, H] of the head
+         * that of B [H, r]
          */
         for (int k = 0; k < 2; k++) {
             const struct safetensors_tensor *p = c.m->part[k ? ADAPTER_A : ADAPTER_B];
@@ -336,8 +339,8 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
 /* ---- values that replace the base's ---- */
 
 /*
- * Returns 1 if the adapter's copy of a tensor has the same values as the base, 0 if not, -1 if one of them cannot be
- * read.
+ * Returns 1 if the adapter's copy of a tensor has the same values as the base, 0 if not. Returns -1 if one of the two
+ * cannot be read.
  */
 static int is_base_value(const struct source *s, const struct adapter *a, const struct adapter_value *v,
                          const struct param *p, struct err *e)
@@ -391,7 +394,10 @@ static int add_value(struct edit_adapters *m, const struct adapter *a, const str
     return same < 0 ? -1 : 0;
 }
 
-/* Returns the adapter's whole tensor for the parameter p that has (or has not) the name of the head; NULL: none. */
+/*
+ * Returns the whole tensor that the adapter has for the parameter p, under the head's name if `head` is true, otherwise
+ * under another name. Returns NULL if there is none.
+ */
 static const struct adapter_value *find_whole_value(const struct edit_adapters *m, const struct adapter *a,
                                                     const struct param *p, bool head)
 {
@@ -405,7 +411,10 @@ static const struct adapter_value *find_whole_value(const struct edit_adapters *
     return NULL;
 }
 
-/* Returns 1 if two tensors of the adapter have the same elements, 0 if not, -1 if one of them cannot be read. */
+/*
+ * Returns 1 if two tensors of the adapter have the same elements, 0 if not. Returns -1 if one of the two cannot be
+ * read.
+ */
 static int is_same_value(const struct adapter *a, const struct adapter_value *v, const struct adapter_value *w,
                          struct err *e)
 {
@@ -422,8 +431,8 @@ static int is_same_value(const struct adapter *a, const struct adapter_value *v,
 }
 
 /*
- * peft replaces the embedding and the head separately, also in a model that ties them. Fail if they would then differ,
- * because a base with tied weights has one tensor for both.
+ * Fail if the adapter gives different values to the embedding and to the head. peft replaces the two separately even if
+ * the model ties them, but a base with tied weights has one tensor for both.
  */
 static int check_tied_values(const struct edit_adapters *m, const struct adapter *a, struct err *e)
 {
@@ -518,8 +527,9 @@ uint64_t edit_adapters_bytes(const struct edit_adapters *m)
 /* ---- arithmetic ---- */
 
 /*
- * Round to type t as if in one step. Conversion to 16 bits goes by way of fp32. If the value is between two fp32
- * numbers, the one with an odd last bit is used, so that the second rounding has the same result as a single one.
+ * Round v to type t, with the result of a single rounding. The conversion to 16 bits goes through fp32. If the value is
+ * between two fp32 numbers, the one with an odd last bit is used; then the second rounding has the same result as a
+ * single one.
  */
 static double round_once(enum dtype t, double v)
 {
@@ -546,9 +556,9 @@ struct factors {
     const struct change *c;
     double *left;                       /* [rows][r] */
     double *right;                      /* [r][cols]; for a parameter with all experts [experts][r][cols] */
-    /* DoRA: for each output the norm that it must get, and the norm of base + delta; otherwise NULL */
+    /* DoRA: [outputs] the norm of each output after the merge, and its norm in base + delta; otherwise NULL */
     double *magnitude, *norm;
-    /* number of rows and columns of the parameter; of one expert, if the parameter contains all experts */
+    /* number of rows and columns of the parameter, or of one expert if the parameter contains all experts */
     int64_t rows, cols;
     double *values;                     /* CHANGE_ROWS and CHANGE_ADD_BIAS: the adapter's tensor */
 };
@@ -570,7 +580,7 @@ static void transpose_matrix(const double *in, int64_t rows, int64_t cols, doubl
             out[j * rows + i] = in[i * cols + j];
 }
 
-/* Copy B [out][r * experts], in which the expert's index varies fastest, to f->left as rows of the parameter. */
+/* Copy B [out][r * experts] to f->left, as rows of the parameter. In B, the index of the expert varies fastest. */
 static void arrange_expert_rows(const struct change *c, const double *b, struct factors *f)
 {
     const int n_stacked = c->expert < 0 ? c->n_experts : 1;
@@ -637,7 +647,7 @@ static int prepare_factors(const struct change *c, struct factors *f, struct err
 /* The computation of the new values of one state of one parameter. */
 struct merge_work {
     const struct edit_adapters *m;
-    enum dtype type;                    /* type of the base's values, to which the result of each change is rounded */
+    enum dtype type;                    /* type of the base's values; each change's result is rounded to it */
     const struct tmap *map;             /* map of the base's values */
     struct reader *r;
     int n;
@@ -738,7 +748,8 @@ static int compute_rows(const struct merge_work *w, int64_t from, int64_t n, int
 }
 
 /*
- * Compute the norms of the columns of base + delta for change k. DoRA needs them for Conv1D, whose outputs are columns.
+ * Compute the norms of the columns of base + delta for change k. DoRA with Conv1D needs these norms, because the
+ * outputs of Conv1D are columns.
  */
 static int compute_column_norms(const struct merge_work *w, int k, struct err *e)
 {
@@ -776,8 +787,7 @@ static int prepare_changes(struct merge_work *w, int first, struct err *e)
 }
 
 /*
- * Compute all elements of one state. They are computed from the fp32 master weight, if there is one, even for the
- * 16-bit weight.
+ * Compute all elements of one state. If there is an fp32 master weight, it is used even to compute the 16-bit weight.
  */
 static int merge_tensor(const void *ctx, const struct edit_computed *c, struct edit_output *out, struct err *e)
 {
@@ -814,7 +824,10 @@ static int merge_tensor(const void *ctx, const struct edit_computed *c, struct e
     return rc;
 }
 
-/* Returns true if a tensor of the adapter, which may be NULL, has a value that is not finite or cannot be read. */
+/*
+ * Returns true if a tensor of the adapter has a value that is not finite or that cannot be read. The tensor may be
+ * NULL.
+ */
 static bool has_bad_value(const struct adapter *a, const struct safetensors_tensor *t)
 {
     const uint64_t n = t ? t->len / (uint64_t)dtype_size(t->dtype) : 0;
@@ -829,7 +842,10 @@ static bool has_bad_value(const struct adapter *a, const struct safetensors_tens
     return bad;
 }
 
-/* Returns the folder of the first adapter with NaN or infinite values for the parameter of c. NULL if none has any. */
+/*
+ * Returns the folder of the first adapter that has NaN or infinite values for the parameter of c. Returns NULL if there
+ * is no such adapter.
+ */
 static const char *find_bad_adapter(const void *ctx, const struct edit_computed *c)
 {
     const struct edit_adapters *m = ctx;

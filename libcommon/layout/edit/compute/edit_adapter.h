@@ -19,19 +19,19 @@ struct edit_adapter_opts {
     int n;
     const char **dir;                   /* folders of the adapters, in the order of merging */
     /*
-     * Round in the same places as peft's merge on a CPU: product, scale and sum are rounded to fp32. For embeddings and
+     * Round at the same points as peft's merge on a CPU: product, scale and sum are rounded to fp32. For embeddings and
      * expert parameters, the product is also rounded to the type of the base's tensor.
      */
     bool as_peft;
     int threads;
-    bool (*stopped)(void);              /* returns true if the merge must stop; NULL if it cannot be stopped */
+    bool (*stopped)(void);              /* returns true if the user stops the merge; may be NULL */
     struct report *notes;               /* receives warnings about new values; may be NULL */
 };
 struct edit_adapters;
 /*
  * Open the adapters and find the parameters of s that they change. Differences that do not prevent the merge are added
- * to `notes`. Returns NULL with ERR_DATA or ERR_SYS if a folder does not contain an adapter, or if s does not have the
- * parameter of a module, or has it in another shape; the error names the module.
+ * to `notes`. Returns NULL with ERR_DATA or ERR_SYS if a folder does not contain an adapter, or if s lacks the
+ * parameter of a module or has it in another shape. The error names the module.
  */
 MUST_CHECK struct edit_adapters *edit_adapters_open(struct source *s, const struct edit_adapter_opts *o,
                                                     struct report *notes, struct err *e);
@@ -39,9 +39,8 @@ void edit_adapters_free(struct edit_adapters *m);       /* m may be NULL */
 /* Returns the size, in bytes, of the spool file that edit_merge_adapters() needs. */
 uint64_t edit_adapters_bytes(const struct edit_adapters *m);
 /*
- * Replace the weights by the merged ones. Results that are not finite are errors, unless s was opened with
- * accept_mismatch. `fd` is the spool file, which belongs to the source after the call; -1 for a
- * dry run.
+ * Replace the weights by the merged ones. Results that are not finite are errors, but only warnings if s was opened
+ * with accept_mismatch. `fd` is the spool file, or -1 for a dry run. After the call, the source owns the spool file.
  */
 MUST_CHECK int edit_merge_adapters(struct edit *x, struct source *s, struct edit_adapters *m, int fd, struct err *e);
 

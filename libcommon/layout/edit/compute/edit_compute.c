@@ -61,7 +61,7 @@ static int compute_one(const struct edit_compute *how, struct edit_computed *c, 
     return 0;
 }
 
-/* Report new values that a sound checkpoint does not have. A mask, whose values are infinite in the input, is sound. */
+/* Report new values that a sound checkpoint would not have. A mask that is infinite in the input may be infinite. */
 static int check_new_values(const struct source *s, const struct edit_compute *how, const struct edit_computed *c,
                             const struct values *v, struct err *e)
 {

@@ -36,28 +36,28 @@ struct edit_compute {
     const void *ctx;
     const enum dtype *type;             /* type of the new values; NULL if it is that of the old ones */
     int threads;
-    bool (*stopped)(void);              /* returns true if the computation must stop; NULL if it cannot be stopped */
+    bool (*stopped)(void);              /* returns true if the user stops the computation; may be NULL */
     int fd;                             /* the spool file; -1 for a dry run, in which the new values are zeros */
     /*
-     * Returns the path of an input whose values are the reason that c is not finite, or NULL if there is none. Called
-     * without other threads; NULL if it is not known.
+     * Returns the path of an input whose values caused c to be not finite. Returns NULL if there is none, or if it is
+     * not known. It is called while no other thread runs.
      */
     const char *(*blamed)(const void *ctx, const struct edit_computed *c);
-    struct report *notes;               /* receives warnings about new values; NULL if these are not needed */
+    struct report *notes;               /* receives warnings about new values; may be NULL */
 };
 
 /* Set the offsets of n tensors in the spool file, one after the other. Returns the size of the file in bytes. */
 uint64_t edit_computed_bytes(struct edit_computed *list, int n);
 /*
- * Compute the tensors. `s` owns the spool afterwards, even on failure. In a dry run nothing is computed. If several
- * tensors fail, the error of the first in the list is returned. New values that verify would report as errors, such as
- * NaN, are errors as well, or warnings if the source was opened with accept_mismatch.
+ * Compute the tensors. `s` owns the spool afterwards, even on failure. A dry run computes nothing. If several tensors
+ * fail, the error of the first one in the list is returned. New values that verify would report as errors, such as NaN,
+ * are errors here as well. They are warnings if the source was opened with accept_mismatch.
  */
 MUST_CHECK int edit_compute_values(struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
                                    struct err *e);
 /*
- * Compute the tensors and replace them in the edit of s. The types of the elements do not change: `len` is the size of
- * the state. Returns what edit_compute_values() returns.
+ * Compute the tensors and replace them in the edit of s. The type of a tensor does not change, so `len` is the size of
+ * the old state. Returns what edit_compute_values() returns.
  */
 MUST_CHECK int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how,
                             struct edit_computed *list, int n, struct err *e);

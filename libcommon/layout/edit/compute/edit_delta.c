@@ -167,8 +167,8 @@ static int refuse_other_base(const struct edit_delta *k, const struct delta_tens
 }
 
 /*
- * Read the tensor, and compare it with the base. If o is not NULL, pass the bytes of the result on, and compare them,
- * too.
+ * Read the tensor and compare it with the base. If o is not NULL, also pass the bytes of the result on, and compare
+ * them with the result's digest.
  */
 static int apply_to_tensor(const struct edit_delta *k, const struct edit_computed *c, struct edit_output *o,
                            struct err *e)
@@ -215,7 +215,7 @@ static int compute_delta(const void *ctx, const struct edit_computed *c, struct 
     return apply_to_tensor(ctx, c, o, e);
 }
 
-/* Compare tensors with the base in parallel. The error of the first in the list is returned. */
+/* Compare tensors with the base in parallel. If several differ, the error of the first one in the list is returned. */
 static int check_base_values(const struct edit_delta *k, const struct edit_computed *list, int n, int threads,
                              struct err *e)
 {

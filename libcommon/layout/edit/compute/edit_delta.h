@@ -30,12 +30,12 @@ uint64_t edit_delta_bytes(const struct edit_delta *k);
 struct edit_delta_opts {
     int threads;
     bool (*stopped)(void);              /* returns true to stop; NULL if it cannot be stopped */
-    int fd;                             /* the spool file, which belongs to the source afterwards; -1 for a dry run */
+    int fd;                             /* the spool file, or -1 for a dry run; the source owns it afterwards */
     struct report *notes;               /* receives warnings about new values */
 };
 /*
- * Replace the tensors. Returns -1 with ERR_USAGE if a tensor of the source is not that of the base, or with ERR_DATA if
- * the delta or the source is damaged.
+ * Replace the tensors. Returns -1 with ERR_USAGE if a tensor of the source differs from the base of the delta, or with
+ * ERR_DATA if the delta or the source is damaged.
  */
 MUST_CHECK int edit_delta_apply(struct edit *x, struct edit_delta *k, const struct edit_delta_opts *o, struct err *e);
 

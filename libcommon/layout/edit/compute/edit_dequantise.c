@@ -107,7 +107,7 @@ struct dequantise_work {
     float global;                       /* the scale of all scales; 1 if there is none */
     float *factor;                      /* [grid_rows][grid_cols]: of the current matrix */
     struct reader *codes, *scales;
-    uint8_t *in, *out;                  /* rows of codes, and of new numbers; for a transpose the whole matrix */
+    uint8_t *in, *out;                  /* rows of codes, and of new numbers; a transpose: the whole matrix */
     int64_t at_once;                    /* number of rows in `in` */
 };
 
@@ -174,8 +174,8 @@ static int read_factors(struct dequantise_work *k, int64_t i, struct err *e)
 }
 
 /*
- * Compute row `row` of a matrix from its codes. Number j is stored at out[j * stride]. Returns false if one is not
- * finite in the new type.
+ * Compute row `row` of a matrix from its codes. Element j is stored at out[j * stride]. Returns false if an element is
+ * not finite in the new type.
  */
 static bool dequantise_row(const struct dequantise_work *k, int64_t row, const uint8_t *codes, uint8_t *out,
                            int64_t stride)
@@ -205,7 +205,7 @@ static bool dequantise_row(const struct dequantise_work *k, int64_t row, const u
     return good;
 }
 
-/* Compute matrix i, and pass its rows on, or the rows of its transpose. */
+/* Compute matrix i. Pass on its rows, or the rows of its transpose. */
 static int dequantise_matrix(struct dequantise_work *k, int64_t i, struct edit_output *o, struct err *e)
 {
     const struct quantised_weight *w = k->w;
@@ -262,7 +262,7 @@ static int dequantise_tensor(const void *ctx, const struct edit_computed *c, str
 
 /* ---- the result ---- */
 
-/* Returns a map of the new numbers. In a dry run it consists of zeros. */
+/* Returns a map of the new numbers. In a dry run, all numbers are zeros. */
 static const struct tmap *new_numbers(struct edit *x, struct source *s, const struct edit_computed *c, int *zeros,
                                       enum dtype to)
 {
@@ -289,7 +289,7 @@ static struct edit_new weight_entry(struct edit *x, struct edit_dequantise *d, i
     return t;
 }
 
-/* Make the list of the result: weights with new numbers, no scales, all other tensors. */
+/* Make the list of tensors in the result: the weights with new numbers, and all other tensors except the scales. */
 static struct edit_states *list_result(struct edit *x, struct edit_dequantise *d, struct err *e)
 {
     struct edit_states *to = edit_states_new(x, "cast", e);

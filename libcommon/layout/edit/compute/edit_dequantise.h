@@ -15,8 +15,8 @@ struct report;
 
 struct edit_dequantise;
 /*
- * Find the quantised weights of the edit's source. Returns NULL without an error if config.json states no
- * quantisation; or NULL with ERR_DATA as quantised_find() does, or ERR_USAGE if `to` is neither bf16 nor fp32.
+ * Find the quantised weights of the edit's source. Returns NULL without an error if config.json does not state a
+ * quantisation. Returns NULL with ERR_USAGE if `to` is neither bf16 nor fp32, or with the errors of quantised_find().
  */
 MUST_CHECK struct edit_dequantise *edit_dequantise_open(struct edit *x, enum dtype to, struct err *e);
 void edit_dequantise_free(struct edit_dequantise *d);   /* d may be NULL */
@@ -26,7 +26,7 @@ uint64_t edit_dequantise_bytes(const struct edit_dequantise *d);
 struct edit_dequantise_opts {
     int threads;
     bool (*stopped)(void);              /* NULL if it cannot be stopped */
-    int fd;                             /* the spool file, which then belongs to the source; -1 for a dry run */
+    int fd;                             /* the spool file, or -1 for a dry run; the source owns it afterwards */
 };
 /*
  * Replace the weights and the list of tensors. `notes` receives one note with the number of weights.

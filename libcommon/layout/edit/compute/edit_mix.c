@@ -46,7 +46,7 @@ static enum state mixed_from(const struct param *p, enum state st)
     return st == STATE_BF16 && p->state[STATE_FP32] ? STATE_FP32 : st;
 }
 
-/* Check that checkpoint `t` has the parameter c->p of `s` in the same shape, and with the state that is needed. */
+/* Check that checkpoint `t` has the parameter c->p of `s` in the same shape, with the state that is needed. */
 static int check_pair(const struct source *s, const struct edit_computed *c, const struct source *t, struct err *e)
 {
     const struct param *p = c->p, *q = source_param(t, p->name);
@@ -65,7 +65,7 @@ static int check_pair(const struct source *s, const struct edit_computed *c, con
     return 0;
 }
 
-/* Check that checkpoint `t` has no parameters that `s` does not have, because they would be lost silently. */
+/* Check that `s` has all parameters of checkpoint `t`; otherwise the mix would silently lose some. */
 static int check_mixed_param_names(const struct source *s, const struct source *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++)
@@ -76,7 +76,7 @@ static int check_mixed_param_names(const struct source *s, const struct source *
     return 0;
 }
 
-/* Returns 1 if two tensors hold the same bytes, 0 if not, -1 if they cannot be read. */
+/* Returns 1 if two tensors have the same bytes, 0 if not. Returns -1 if one of the two cannot be read. */
 static int compare_tensor_bytes(const struct tmap *a, struct files *a_files, const struct tmap *b,
                                 struct files *b_files, struct err *e)
 {
@@ -104,7 +104,8 @@ static int compare_tensor_bytes(const struct tmap *a, struct files *a_files, con
 }
 
 /*
- * Check that weights of a type that cannot be averaged are equal in all checkpoints. They remain as in the first one.
+ * Check weights of types that cannot be averaged: they must be equal in all checkpoints. The first checkpoint's are
+ * kept.
  */
 static int check_kept(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st,
                       struct err *e)

@@ -39,7 +39,7 @@ struct edit_quantise {
 
 /* ---- the list of matrices ---- */
 
-/* Last words of the names of modules. A matrix of another module is refused, because its use is not known. */
+/* Last components of the names of modules whose use is known. A matrix of any other module is refused. */
 static const char *const quantised_modules[] = {
     "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2",
     "w3", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", NULL
@@ -57,8 +57,8 @@ static bool is_in_list(const char *const *list, const char *word)
 }
 
 /*
- * Add p to the matrices, or its module to the list of those that keep their type. Tensors of other than two dimensions
- * are skipped. Returns -1 with ERR_USAGE if the use of the matrix is not known.
+ * Add p to the matrices to quantise, or add its module to the list of modules that keep their type. Tensors that do not
+ * have two dimensions are skipped. Returns -1 with ERR_USAGE if the use of the matrix is not known.
  */
 static int add_matrix(struct edit_quantise *q, struct param *p, struct err *e)
 {
@@ -153,7 +153,10 @@ uint64_t edit_quantise_bytes(const struct edit_quantise *q, bool scales)
 
 /* ---- the values ---- */
 
-/* Returns the code of the E4M3 number that is nearest to x, at most 448 in magnitude; ties go to the even code. */
+/*
+ * Returns the code of the E4M3 number nearest to x. Values beyond 448 in magnitude become 448. Ties go to the even
+ * code.
+ */
 static uint8_t round_to_e4m3(float x)
 {
     const uint8_t sign = signbit(x) ? 0x80 : 0;
@@ -162,7 +165,7 @@ static uint8_t round_to_e4m3(float x)
 
     if (a >= e4m3_max)
         return sign | 0x7e;
-    if (a < 0x1p-6f)                    /* a multiple of 2^-9; 8 of them are the smallest normal number */
+    if (a < 0x1p-6f)                    /* a multiple of 2^-9; the smallest normal number is 8 * 2^-9 */
         return sign | (uint8_t)rintf(a * 0x1p9f);
     memcpy(&bits, &a, sizeof bits);
     bits += 0x7ffff + (bits >> 20 & 1);
@@ -193,7 +196,7 @@ static void widen_values(enum dtype t, const uint8_t *in, int64_t n, float *out)
     }
 }
 
-/* Returns true if each number of the block is the fp32 product of its code and `scale`. */
+/* Returns true if each number of the block equals the product, in fp32, of its code and `scale`. */
 static bool is_exact_scale(const struct quantise_band *b, int64_t from, int64_t end, float scale)
 {
     const int64_t cols = b->m->cols;
@@ -236,7 +239,7 @@ static bool quantise_block(struct quantise_band *b, int64_t from, int64_t end)
 
 static const char spool_name[] = "the temporary file next to the result";
 
-/* Write the scales of the band that begins at `row` into the spool file, at their place. */
+/* Write the scales of the band that begins at row `row` to their place in the spool file. */
 static int write_scales(const struct edit_quantise *q, const struct quantise_band *b, int64_t row, struct err *e)
 {
     const uint64_t bytes = (uint64_t)b->m->grid_cols * sizeof *b->scale;
@@ -248,7 +251,7 @@ static int write_scales(const struct edit_quantise *q, const struct quantise_ban
     return -1;
 }
 
-/* Read the matrix band by band. Pass on the codes, and write the scales. */
+/* Read the matrix band by band. Pass on the codes, and write the scales to their spool file. */
 static int compute_codes(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e)
 {
     const struct edit_quantise *q = ctx;
@@ -308,7 +311,7 @@ static int pass_on_scales(const void *ctx, const struct edit_computed *c, struct
 
 /* ---- the result ---- */
 
-/* Returns an entry for new numbers in the place of the parameter of `c`. */
+/* Returns an entry of new numbers that takes the place of the parameter of `c`. */
 static struct edit_new quantised_entry(struct edit *x, const struct edit_quantise *q, const struct edit_computed *c,
                                        enum dtype type, int *zeros)
 {
@@ -321,7 +324,7 @@ static struct edit_new quantised_entry(struct edit *x, const struct edit_quantis
     return t;
 }
 
-/* Make the list of the result: each matrix as codes, followed by its scales, and all other tensors. */
+/* Make the list of tensors in the result: the codes of each matrix followed by its scales, and all other tensors. */
 static struct edit_states *list_quantised(struct edit *x, const struct edit_quantise *q, struct err *e)
 {
     struct edit_states *was = edit_states_new(x, "cast", e), *to = xcalloc(1, sizeof *to);

@@ -17,18 +17,21 @@ struct report;
 
 struct edit_quantise;
 /*
- * List the weights to quantise of the edit's source. Returns NULL with ERR_USAGE if the source is not a model folder
- * with tensors as Transformers stores them, has a matrix whose use is not known, or has nothing to quantise.
+ * List the weights of the edit's source that are to be quantised. Returns NULL with ERR_USAGE if the source is not a
+ * model folder with tensors as Transformers stores them, if the use of a matrix is not known, or if there is nothing to
+ * quantise.
  */
 MUST_CHECK struct edit_quantise *edit_quantise_open(struct edit *x, struct err *e);
 void edit_quantise_free(struct edit_quantise *q);       /* q may be NULL */
-/* Returns the size in bytes of the spool for the codes, or for the scales. */
+/*
+ * Returns the size in bytes of the spool file for the scales if `scales` is true, otherwise of the one for the codes.
+ */
 uint64_t edit_quantise_bytes(const struct edit_quantise *q, bool scales);
 
 struct edit_quantise_opts {
     int threads;
     bool (*stopped)(void);              /* NULL if it cannot be stopped */
-    int codes_fd, scales_fd;            /* the spool files, which then belong to the source; -1 for a dry run */
+    int codes_fd, scales_fd;            /* the spool files, or -1 for a dry run; the source owns them afterwards */
 };
 /*
  * Replace the weights by codes, add the scales after them, and state the scheme in config.json. `notes` receives one

@@ -15,7 +15,7 @@ struct edit_chunk {
     int ndim;
     const int64_t *shape;
     const struct edit_bytes *of;
-    bool seen_only;                     /* the chunk is not written, but only read for the digest of its tensor */
+    bool seen_only;                     /* the chunk is only read for the digest of its tensor, and not written */
     uint64_t at;                        /* offset of the chunk's archive in the file */
 };
 /* Returns the archive of a chunk, which has one storage. It is allocated in the arena. */

@@ -50,7 +50,10 @@ static const struct param *find_entry_param(const struct relisting *w, int i)
 
 /* ---- entries ---- */
 
-/* Add entry i, which belongs to parameter p, for tensor k of the list: with the tensor's name and rows. */
+/*
+ * Add entry i, which belongs to parameter p, once more for tensor k of the list, with the name and the rows of that
+ * tensor.
+ */
 static int add_as(struct relisting *w, int i, const struct param *p, int k, struct err *e)
 {
     struct arena *a = w->x->arena;
@@ -171,7 +174,7 @@ static void record_held_param(void *ctx, struct edit *x, const struct dcp_part *
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
 
-/* The digest must not be in the result's manifest, because the result does not have this state. */
+/* Remove the state's digest from the result's manifest, because the result does not have this state. */
 static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part)
 {
     (void)ctx;
@@ -179,8 +182,8 @@ static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part
 }
 
 /*
- * Check that the entries of the result hold values of every parameter. A parameter that only the optimizer has needs
- * none.
+ * Check that the entries of the result hold values of every parameter. A parameter that exists only in the optimizer
+ * needs no values.
  */
 static int check_values(struct edit *x, struct err *e)
 {

@@ -24,27 +24,28 @@ MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
 /*
  * Drop the entries of the optimizer: states of parameters, and settings of groups. Returns -1 with ERR_USAGE if there
- * are none, or if only they hold a parameter's values; or with ERR_DATA like edit_dcp().
+ * are no such entries, or if they are the only ones that hold a parameter's values. Returns -1 with ERR_DATA like
+ * edit_dcp().
  */
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
 /*
- * Write the bytes of all entries again, as the source's maps give them. Files keep their names; entries whose file is
- * missing get a new file. Returns -1 with ERR_DATA like edit_dcp().
+ * Write new files with the bytes of all entries, read through the source's maps. Files keep their names. Entries whose
+ * file is missing get a new file. Returns -1 with ERR_DATA like edit_dcp().
  */
 MUST_CHECK int edit_dcp_rewrite(struct edit *x, struct err *e);
 /* Returns true if the entry belongs to the optimizer: it is a state of a parameter, or a setting of a group. */
 struct dcp_entry;
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);
 /*
- * Call `visit` for the state of a parameter that entry i of the source holds; if the entry is a stack, for each row.
+ * Call `visit` for the parameter's state that entry i of the source holds, or for each row if the entry is a stack.
  * Must be called after edit_entries_begin().
  */
 struct dcp_part;
 typedef void edit_dcp_visitor(void *ctx, struct edit *x, const struct dcp_part *part);
 void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_visitor *visit, void *ctx);
 /*
- * Write files again without the bytes that no entry uses. *saved receives the number of these bytes. Returns -1 with
- * ERR_DATA like edit_dcp().
+ * Write the files again without the bytes that no entry uses. *saved is set to the number of these bytes. Returns -1
+ * with ERR_DATA like edit_dcp().
  */
 MUST_CHECK int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e);
 /*

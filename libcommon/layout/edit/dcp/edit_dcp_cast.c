@@ -19,16 +19,16 @@ static enum state cast_weight_state(const struct param *p)
     return p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
 }
 
-/* Returns the state that weights of type `to` have when they are read. */
+/* Returns the state under which weights of type `to` are listed when they are read. */
 static enum state weights_as(enum dtype to)
 {
     return to == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 }
 
 /*
- * Returns the list of tensors after the cast. cast[i] is true if the weights of parameter i are converted. Its fp32
- * master weights stay, but fp32 weights without 16-bit weights are replaced, unless an optimizer has its own copy of
- * them, which then is their master.
+ * Returns the list of tensors after the cast. cast[i] is true if the weights of parameter i are converted. The
+ * parameter's fp32 master weights stay. fp32 weights of a parameter that has no 16-bit weights are converted and
+ * replaced, except if an optimizer stores its own copy of them; this copy is then their master.
  */
 static struct edit_states *list_cast_states(const struct source *s, const bool *cast, enum dtype to)
 {
@@ -66,8 +66,8 @@ static void record_cast_param(void *ctx, struct edit *x, const struct dcp_part *
 }
 
 /*
- * Let chunk k of the entry be new bytes of type `to`. Returns -1 with ERR_USAGE if the type cannot be converted, or if
- * the entry is a stack and the chunk has elements of several rows.
+ * Replace chunk k of the entry by new bytes of type `to`. Returns -1 with ERR_USAGE if the type cannot be converted, or
+ * if the entry is a stack and the chunk has elements of several rows.
  */
 static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to, struct err *e)
 {

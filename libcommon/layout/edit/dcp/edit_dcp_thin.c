@@ -38,8 +38,8 @@ static void measure_used_item_bytes(struct edit *x, const struct names *numbers,
 }
 
 /*
- * Returns a map of the bytes at p, a whole item, as raw bytes. Items of flattened tensors are copied like this, because
- * their chunks are not rectangular parts of the tensor's shape.
+ * Returns a map of the whole item at p, as raw bytes. Items of flattened tensors are copied in this way, because their
+ * chunks are not boxes of the tensor's shape.
  */
 static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
 {
@@ -53,7 +53,7 @@ static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
     return m;
 }
 
-/* Add entry i. Its chunks in files that are written again become new bytes of these files. */
+/* Add entry i. Those of its chunks that are in rewritten files become new bytes of these files. */
 static void thin_entry(struct edit *x, int i, const struct names *numbers, const struct thin_file *file)
 {
     const struct dcp_entry *was = &x->s->dcp->entry[i];
@@ -122,8 +122,8 @@ static void flat_piece(const struct dcp_entry *en, int64_t *len)
 }
 
 /*
- * Returns a map of chunk k of a flattened entry: a range of a flattened piece, which is a box of the tensor
- * (dcp_flat.h).
+ * Returns a map of chunk k of a flattened entry. The chunk is a range of a flattened piece, and the piece is a box of
+ * the tensor (dcp_flat.h).
  */
 static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t *len)
 {

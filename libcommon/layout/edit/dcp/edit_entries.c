@@ -146,8 +146,8 @@ void edit_entries_add_all(struct edit *x)
 /* ---- the files of the result ---- */
 
 /*
- * Returns the name of the additional file: the first free one of those that rank 0 would use. No name of a new rank is
- * used, because the names show the number of ranks.
+ * Returns the name of the additional file: the first name that rank 0 would use and that is free. A name of a new rank
+ * is not used, because readers derive the number of ranks from the names.
  */
 static const char *new_name(struct edit *x)
 {
@@ -216,7 +216,7 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
         f->cap = 2 * f->cap + 16;
     }
     c = &made->chunk[made->n_chunks++];
-    /* the chunks of a flattened tensor have one dimension more than the tensor's shape */
+    /* a chunk of a flattened tensor has one more dimension than the shape of the tensor */
     *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim + (en->n_whole > 0), .shape = en->chunk[k].len,
                               .of = b, .at = made->size };
     en->chunk[k].place.at = made->size;
@@ -227,7 +227,7 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
     arena_free(a);
 }
 
-/* Lay out the files with new bytes. Values come first in each file, then chunks. */
+/* Lay out the files that have new bytes. Each file has its values first and then its chunks. */
 static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *e)
 {
     struct edit_entries *es = x->entries;
@@ -251,7 +251,7 @@ static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *
     return 0;
 }
 
-/* Add the chunks that stay to the file .metadata, where they are not written, but only read for digests. */
+/* List the unchanged chunks under the file .metadata. They are not written there, but only read for digests. */
 static void add_seen(struct edit *x, struct edit_made *made)
 {
     const struct edit_entries *es = x->entries;

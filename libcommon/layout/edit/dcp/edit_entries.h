@@ -19,7 +19,7 @@ struct edit_bytes {
     /* name of the source's file that is written again with these bytes; NULL if they go to the additional file */
     const char *file;
     enum dtype dtype;                   /* type of the elements as written */
-    int tensor;  /* index in x->states of the tensor to whose digest these bytes contribute; -1 if there is none */
+    int tensor;  /* index in x->states of the tensor whose digest includes these bytes; -1 if there is none */
     enum state state;
     const int64_t *at;                  /* offset of the chunk in this tensor */
     const struct pk *tree;
@@ -27,7 +27,7 @@ struct edit_bytes {
 };
 struct edit_entry {
     int was;                            /* index of the entry in the source's table */
-    /* the entry in the result; chunks with new bytes have place.number == -1 until they are laid out */
+    /* the entry in the result; a chunk with new bytes has place.number == -1 until it is laid out */
     struct dcp_entry en;
     bool changed;                       /* its type, shape or list of chunks differs from the source's */
     struct edit_bytes *bytes;  /* [en.n_chunks]: the new bytes of chunks; NULL if all chunks keep their places */
@@ -38,7 +38,7 @@ struct edit_entries {
     int n, cap;
     struct edit_entry *entry;
     int n_seen, cap_seen;
-    struct edit_seen {  /* chunks whose bytes stay, but must be read for the new digest of their tensor */
+    struct edit_seen {  /* chunks whose bytes stay, but which must be read for the new digest of their tensor */
         const char *name;
         int ndim;
         const int64_t *shape;
@@ -59,23 +59,23 @@ MUST_CHECK int edit_entries_begin(struct edit *x, struct err *e);
 struct edit_entry *edit_entries_add(struct edit *x, int was);
 /* Add all entries of the source. */
 void edit_entries_add_all(struct edit *x);
-/* Let all bytes of the entry be written as new bytes, with the same values. */
+/* Write all bytes of the entry as new bytes with the same values. */
 void edit_entry_copy(struct edit *x, struct edit_entry *n);
 /*
  * Replace the value of a pickled entry by `tree`. `pt` is the file that holds the tensors in `tree`; NULL if it
  * contains none.
  */
 void edit_entry_set(struct edit *x, struct edit_entry *n, const struct pk *tree, const struct pt *pt);
-/* Make room for n_chunks chunks in the entry. The chunks that it has stay at the beginning. */
+/* Make room for n_chunks chunks in the entry. Its old chunks stay at the beginning. */
 void edit_entry_room(struct edit *x, struct edit_entry *n, int n_chunks);
-/* Returns a map of the box c of the source's entry number `was`, allocated in the edit's arena. */
+/* Returns a map of the box c of entry number `was` of the source. The map is allocated in the edit's arena. */
 const struct tmap *edit_entry_box(struct edit *x, int was, const struct dcp_chunk *c);
-/* Returns a map of the box c of the tensor m with this shape, allocated in the arena. */
+/* Returns a map of the box c of the tensor m, which has this shape. The map is allocated in the arena. */
 const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, const int64_t *shape,
                             const struct dcp_chunk *c);
 /*
- * Let the bytes b of a chunk c of entry n, which stay, be read for the new digest of their tensor. The arrays of the
- * chunk must live as long as the edit.
+ * Record that the bytes b of a chunk c of entry n, which stay, must be read for the new digest of their tensor. The
+ * arrays of the chunk must live as long as the edit.
  */
 void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp_chunk *c, const struct edit_bytes *b);
 /*

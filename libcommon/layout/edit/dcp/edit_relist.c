@@ -55,8 +55,8 @@ static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64
 }
 
 /*
- * Set the chunks of entry n to those with the rows of m, its new map. Chunks with rows that stay are kept; all rows
- * after them form one new chunk.
+ * Set the chunks of entry n according to its new map m. Chunks whose rows stay are kept. All rows after these chunks
+ * form one new chunk.
  */
 static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
 {
@@ -67,8 +67,8 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
     int kept = 0;
 
     /*
-     * If a chunk has both old and new rows, all its rows are written again, and then also those of chunks that share
-     * them.
+     * If a chunk has both old and new rows, write all of its rows again. Other chunks that share these rows are then
+     * written again, too.
      */
     do {
         before = end;

@@ -31,8 +31,8 @@ void edit_relist_params(struct relisting *w);
  */
 const char *edit_with_name(struct arena *a, const char *text, const char *was, const char *name);
 /*
- * Give entry n, which belongs to parameter p, the rows of tensor k of the list. Returns -1 with ERR_USAGE if rows
- * change, but the entry was saved flattened, or has p's shape without being a state of p.
+ * Give the rows of tensor k of the list to entry n, which belongs to parameter p. Returns -1 with ERR_USAGE if rows
+ * change but the entry was saved flattened, or if the entry has the shape of p without being a state of p.
  */
 MUST_CHECK int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct param *p, int k,
                                 struct err *e);

@@ -88,7 +88,7 @@ void edit_relist_depths(struct relisting *w)
         names_add(w->entry, w->x->s->dcp->entry[i].name, i);
 }
 
-/* Returns the first tensor of the list that is made from p, or -1 if p is left out. */
+/* Returns the first tensor of the list that is made from p, or -1 if there is none. */
 static int first_listed_tensor(const struct relisting *w, const struct param *p)
 {
     return w->first[p - w->x->s->param];
@@ -110,9 +110,9 @@ struct stack_rows {
 };
 
 /*
- * Find the rows that a stack has in the result. Returns -1 with ERR_USAGE unless the new names of its rows have one
- * key, and each number from 0 on exactly once, and they are at least as many as the layers of any tensor with the same
- * prefix.
+ * Find the rows that a stack has in the result. Returns -1 with ERR_USAGE in three cases: the new names of the rows do
+ * not share one key; the layer numbers in these names are not 0, 1, 2, ..., each exactly once; or the stack would have
+ * fewer rows than another tensor with the same prefix has layers.
  */
 static int order_stack_rows(struct relisting *w, const struct dcp_entry *en, const struct dcp_part *row,
                             struct stack_rows *to, struct err *e)
@@ -140,7 +140,7 @@ static int order_stack_rows(struct relisting *w, const struct dcp_entry *en, con
     return 0;
 }
 
-/* Returns the offset of chunk c of the entry, if its row becomes row r. */
+/* Returns the offset that chunk c of the entry has if its row becomes row r. */
 static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
 {
     int64_t *at = arena_alloc(a, (size_t)en->ndim * sizeof *at);
@@ -151,9 +151,9 @@ static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_ent
 }
 
 /*
- * Set the chunks of entry n to those of the new rows; the chunks keep their places in the files. If two new rows are
- * made from the same row, the second one gets new bytes. Returns -1 with ERR_USAGE if a chunk has elements of several
- * rows.
+ * Set the chunks of entry n to those of the new rows. The chunks keep their places in the files, but if two new rows
+ * are made from the same row, the second one gets new bytes. Returns -1 with ERR_USAGE if a chunk has elements of
+ * several rows.
  */
 static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struct stack_rows *to, struct err *e)
 {
@@ -189,8 +189,8 @@ static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struc
 }
 
 /*
- * Add entry i, a stack. `row` gives the parameters of the rows. For an optimizer state without parameters of its own,
- * these are the rows of the weights.
+ * Add entry i, which is a stack. `row` gives the parameter of each row. For an optimizer state that has no parameters
+ * of its own, these are the parameters of the weights' rows.
  */
 static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, struct err *e)
 {
@@ -239,16 +239,16 @@ static int relist_parameter(struct relisting *w, int i, const struct param *p, s
 /* ---- objects ---- */
 
 /*
- * The parts of an object's name, such as "decoder.layers.mlp.linear_fc1._extra_state/shard_1.0_2.1", an object of layer
- * 1 of 2 layers. If the object belongs to no layer, or its layer number precedes the slash, the part after the slash
- * stays unchanged.
+ * The parts of an object's name. For example, "decoder.layers.mlp.linear_fc1._extra_state/shard_1.0_2.1" is an object
+ * of layer 1 of 2 layers. The part after the slash does not change if the object belongs to no layer, or if its layer
+ * number precedes the slash.
  */
 struct object {
     /* part before the slash, with the layer number inserted: "decoder.layers.1.mlp.linear_fc1._extra_state" */
     const char *name;
     bool stacked;                       /* the layer number is in the part after the slash */
     const char *at, *of;  /* at: text after the layer number (".0_2.1"); of: text after the number of layers (".1") */
-    int at_len;                         /* length of the text between layer number and '_': that of ".0" */
+    int at_len;                         /* length of the text between the layer number and '_', such as ".0" */
 };
 
 /* Parse the name of an entry into *o. Returns false if it is not the name of an object. */
@@ -296,9 +296,9 @@ static size_t length_without_keys(const char *name, int keys)
 }
 
 /*
- * Two parameters p and `with` belong to the same module, whose name is the first n bytes of their names. Returns true
- * if in the result they are in the same modules again: the first tensor made from p in the same one as the first made
- * from `with`, and so on.
+ * Returns true if the parameters p and `with` of one module are still in a common module after the edit: the first
+ * tensors made from p and from `with` are in the same module, and so are the second ones, and so on. The module's name
+ * is the first n bytes of both names.
  */
 static bool stay_together(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
 {
@@ -316,9 +316,10 @@ static bool stay_together(const struct relisting *w, const struct param *p, cons
 }
 
 /*
- * Find a parameter of a module, whose name is the first n bytes of `name`. The parameter's new names show to which
- * modules the module's objects move. Returns NULL if the result has no parameter of the module. *met is set if the
- * source has one. Sets *e if parameters of the module get into different modules.
+ * Find a parameter that shows into which modules a module is made: its new names contain the names of these modules,
+ * and the module's objects must follow them. The name of the module is the first n bytes of `name`. Returns NULL if no
+ * parameter of the module is left in the result. *met is set to true if the source has a parameter of the module. Sets
+ * *e if the parameters of the module move to different modules.
  */
 static const struct param *find_module_guide(const struct relisting *w, const char *name, size_t n, bool *met,
                                              struct err *e)
@@ -345,8 +346,8 @@ static const struct param *find_module_guide(const struct relisting *w, const ch
 }
 
 /*
- * Add entry i, an object, for tensor k of the list: it moves to the tensor's module. The name of the object's module is
- * the first n bytes of o->name. The tensor's name has `keys` keys after that of its module.
+ * Add entry i, which is an object, for tensor k of the list. The object moves to the module of this tensor. The old
+ * module's name is the first n bytes of o->name. The tensor's name has `keys` keys after the name of its module.
  */
 static void add_module_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
 {
@@ -364,8 +365,9 @@ static void add_module_object(struct relisting *w, int i, const struct object *o
 }
 
 /*
- * Add entry i, an object, once for each module into which its module is made. The object's module is the longest
- * sequence of whole keys, at the beginning of its name, that is the name of a module with parameters.
+ * Add entry i, which is an object, once for each module that is made from the object's module. The object's module is
+ * the longest sequence of whole keys, at the beginning of the object's name, that is the name of a module with
+ * parameters.
  */
 static int relist_object(struct relisting *w, int i, const struct object *o, struct err *e)
 {
@@ -380,7 +382,7 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
             add_module_object(w, i, o, n, count_trailing_keys(guide->name, n), k);
     }
     if (!met)
-        edit_entries_add(w->x, i);      /* random states and the like belong to no module, and stay unchanged */
+        edit_entries_add(w->x, i);      /* random states and similar objects belong to no module, and stay unchanged */
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -396,8 +398,8 @@ static const char *torchdist_entry_key(const struct dcp_entry *en)
 }
 
 /*
- * Returns true if no parameter changes or gets a new name whose name begins with the n bytes at `name`, up to the end
- * of a key.
+ * Returns true if no parameter below a name changes or is renamed. The name is the first n bytes of `name`, which end
+ * at the end of a key.
  */
 static bool names_stay(const struct relisting *w, const char *name, size_t n)
 {
@@ -416,8 +418,8 @@ static bool names_stay(const struct relisting *w, const char *name, size_t n)
 }
 
 /*
- * Add entry i, whose relation to layers is unknown, unchanged. Returns -1 with ERR_USAGE if the layers change; `what`
- * is then the reason in the error.
+ * Add entry i unchanged. It is not known how this entry relates to layers, so the function returns -1 with ERR_USAGE if
+ * the layers change. The error then gives `what` as the reason.
  */
 static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
 {
@@ -440,7 +442,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
                       : names_find(w->entry, torchdist_entry_key(en));
     struct object o;
 
-    if (k >= 0) {  /* an optimizer state that is no state of a known parameter changes with its weights */
+    if (k >= 0) {  /* an optimizer state that belongs to no known parameter changes together with its weights */
         weights = &w->x->s->dcp->entry[k];
         if (!shape_equal(en->ndim, en->shape, weights->ndim, weights->shape))
             return relist_unknown(w, i, "has not the shape of its weights", e);
@@ -514,7 +516,8 @@ static int64_t edit_positive_arg(const struct edit *x, const char *key)
 }
 
 /*
- * If the arguments do not give the number of tokens, all rows count as tokens, because it is unknown which are padding.
+ * If the arguments do not state the number of tokens, all rows count as tokens, because it is not known which rows are
+ * padding.
  */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
 {

@@ -10,8 +10,8 @@
 /* Count the layers in the list. Must be called before edit_relist_torchdist(). */
 void edit_relist_depths(struct relisting *w);
 /*
- * Add entry i of the source to the result, as the list requires. Returns -1 with ERR_USAGE if the entry cannot hold
- * what the list has for it.
+ * Add entry i of the source to the result, as the list requires. Returns -1 with ERR_USAGE if the entry cannot hold the
+ * tensors that the list requires.
  */
 MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
@@ -21,20 +21,20 @@ MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
  */
 
 /*
- * Change the number of layers from `was` to `now`, or the type of the weights to `to`. Both return -1 with ERR_DATA if
- * common.pt cannot be changed.
+ * Change the number of layers from `was` to `now`. The second function changes the type of the weights to `to`. Both
+ * return -1 with ERR_DATA if common.pt cannot be changed.
  */
 MUST_CHECK int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e);
 MUST_CHECK int edit_core_cast(struct edit *x, enum dtype to, struct err *e);
 /*
- * Set in *q the number of tokens in the source, for an embedding of `rows` rows, and the number of rows of the result
- * with padding. edit_core_vocab() then records the new numbers in common.pt.
+ * For an embedding of `rows` rows, set in *q the number of tokens in the source, and the number of rows with padding in
+ * the result. edit_core_vocab() then records the new numbers in common.pt.
  */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
 MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);
 /*
- * Warn about each file with a configuration of NeMo or Megatron-Bridge that is kept, and in which a size of the model,
- * such as "num_layers", is no longer true.
+ * Warn about each kept configuration file of NeMo or Megatron-Bridge that states a size of the model, such as
+ * "num_layers", which is no longer true.
  */
 void edit_core_report_configs(const struct edit *x, const char *size, struct report *notes);
 /* Remove the settings of the optimizer. Returns -1 with ERR_DATA if common.pt cannot be changed. */
