@@ -16,8 +16,8 @@
 #include "libcommon/model/zero_partition.h"
 
 /*
- * Maximum number of elements in a slice or a group: 4 TiB of fp32 master weights in one rank. The product with any
- * degree fits in 64 bits.
+ * Maximum number of elements in a slice or a group: 4 TiB of fp32 master weights in one rank. The product of this
+ * maximum and any degree fits in 64 bits.
  */
 static const int64_t elems_max = (int64_t)1 << 40;
 
@@ -203,8 +203,8 @@ int ds_layer_of(const char *name)
 }
 
 /*
- * Returns true for the final LayerNorm's parameters, such as "17.weight". They alone have no module name after the
- * layer number.
+ * Returns true if `name` is a parameter of the final LayerNorm, such as "17.weight". Only these parameters have no
+ * module name after the layer number.
  */
 static bool is_final(const char *name)
 {
@@ -277,8 +277,8 @@ static bool group_decays(const struct ds_group *g)
 
 /*
  * Return the number that group g of stage st has in the whole run. The numbers differ because a stage omits groups
- * without parameters. For example, a stage with only the output head has one parameter with weight decay; half of one,
- * rounded down, is none, so the group of the first half is omitted.
+ * without parameters. For example, a stage with only the output head has one parameter with weight decay. The first
+ * half of it, rounded down, is empty, so the group of the first half is omitted.
  */
 static int whole_group(const struct ds_shape *x, const struct ds_stage *st, int g)
 {
@@ -443,8 +443,8 @@ static void add_stage_group(const struct source *s, const struct ds_group *from,
 }
 
 /*
- * Each stage numbers its own groups. Combine them to the groups of the run: groups with the same settings become one,
- * such as the two halves of the parameters with weight decay.
+ * Combine the groups of all stages, which each stage numbers separately, to the groups of the run. Groups with the same
+ * settings become one group, such as the two halves of the parameters with weight decay.
  */
 int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {

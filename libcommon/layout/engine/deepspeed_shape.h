@@ -34,11 +34,11 @@ struct ds_slice {
     bool tied_copy;             /* only in a target: true for the last stage's copy of an embedding */
 };
 struct ds_group {
-    /* number of the group in the whole run; differs from its index, because a stage omits groups without parameters */
+    /* number of the group in the whole run; it may differ from the group's index, because a stage omits empty groups */
     int rule;
     int n;
     struct ds_slice *slice;
-    int64_t sum, partition;     /* elements without padding (S), and of one rank's partition (P): zero_partition.h */
+    int64_t sum, partition;     /* elements without padding (S); elements of a rank's partition (P) */
 };
 struct ds_stage {
     int n_groups;
@@ -49,8 +49,8 @@ struct ds_stage {
 
 /*
  * Read the param_shapes of a checkpoint whose data-parallel degree is `dp`. Each group's `rule` is set to its index in
- * the stage. Returns false after adding an ERROR about `path` to the report; what was read before the error stays in
- * st. Call ds_stage_free() in either case.
+ * the stage. If they are not valid, adds an ERROR about `path` to the report and returns false; what was read before
+ * the error stays in st. Call ds_stage_free() in either case.
  */
 bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, const char *path, struct report *r);
 void ds_stage_free(struct ds_stage *st);
@@ -84,15 +84,15 @@ int ds_layer_of(const char *name);
  */
 const struct source_file *ds_mp_file(const struct source *s, int pp, int tp);
 /*
- * Returns true if s is a source of a new run: it has arguments and groups but no mp_rank file. Its groups are those of
- * its only stage.
+ * Returns true if s is the source of a new run: it has arguments and groups but no mp_rank file. Its groups are those
+ * of its only stage.
  */
 bool ds_shape_is_of_groups(const struct source *s);
-/* Returns param_shapes of a source of a new run. The names in it belong to the source. */
+/* Returns param_shapes for s, the source of a new run. The names in the tree belong to s. */
 struct pk *ds_shape_groups_tree(const struct source *s, struct arena *a);
 /* The stages of a checkpoint, and their blocks. */
 struct ds_shape {
-    /* n_groups: groups of a stage that has all of them, 2 or 3; the last group has no weight decay */
+    /* n_groups: number of groups in a stage that has all groups, 2 or 3; the last group has no weight decay */
     int pp, n_groups;
     struct ds_stage *stage;     /* [pp] */
     struct ds_index index;
@@ -113,13 +113,13 @@ MUST_CHECK int ds_shape_read(struct ds_shape *x, const struct source *s, struct 
 MUST_CHECK int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e);
 void ds_shape_free(struct ds_shape *x);
 /*
- * Read the optimizer groups of a source that has mp_rank files of the pipeline engine. This is its source_read_groups
- * function.
+ * Read the optimizer groups of a source that has mp_rank files of the pipeline engine. This is the source_read_groups
+ * function of such sources.
  */
 MUST_CHECK int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /*
- * Return the entry's position among the parameters of its stage that have weight decay, or among those that have none,
- * depending on the entry.
+ * Return the entry's position among those parameters of its stage that, like the entry itself, have weight decay or
+ * have none.
  */
 int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en);
 static inline bool ds_shape_decays(const struct ds_shape *x, const struct ds_entry *en)

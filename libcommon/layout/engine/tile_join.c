@@ -30,13 +30,16 @@ static bool is_same_part(const struct tile_part *x, const struct tile_part *y)
     return true;
 }
 
-/* The n sorted parts of a tensor. Each is there `copies` times. */
+/* The n sorted parts of a tensor. There are `copies` copies of each part. */
 struct sorted_parts {
     const struct tile_part *part;
     int n, copies;
 };
 
-/* Returns the number of copies of each part, or -1 if parts have different numbers of copies. The parts are sorted. */
+/*
+ * Returns the number of copies of each part, or -1 if the parts have different numbers of copies. The parts must be
+ * sorted.
+ */
 static int count_copies(const struct tile_part *p, int n)
 {
     int copies = 0;
@@ -51,7 +54,10 @@ static int count_copies(const struct tile_part *p, int n)
     return copies;
 }
 
-/* Returns the map of copy number `which` of the tensor, or NULL with the reason in *why. */
+/*
+ * Returns the map of copy number `which` of the tensor. Returns NULL and sets *why to the reason if the parts do not
+ * form the tensor.
+ */
 static struct tmap *join_copy(struct arena *a, const struct tile_tensor *t, const struct sorted_parts *of, int which,
                               const char **why)
 {

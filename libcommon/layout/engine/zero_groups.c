@@ -34,7 +34,7 @@ static bool has_buffer(const struct source *like, const char *name)
 }
 
 /*
- * Returns true if the parameter is a tensor of integers, or a buffer in `like`. In enum dtype the float types come
+ * Returns true if the parameter is a tensor of integers, or a buffer in `like`. In enum dtype, the float types come
  * first.
  */
 static bool is_buffer_param(const struct param *p, const struct source *like)
@@ -87,9 +87,9 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
 }
 
 /*
- * Remove frozen parameters from the groups. AdamW(model.parameters()) lists them without giving them states, but
- * DeepSpeed's groups contain only trained parameters. A group that becomes empty remains, so that the numbers of the
- * other groups do not change.
+ * Remove frozen parameters from the groups. AdamW(model.parameters()) lists frozen parameters too, without states for
+ * these, but the groups of DeepSpeed contain only trained parameters. A group that becomes empty stays, so that the
+ * numbers of the other groups do not change.
  */
 static void leave_out_frozen(const struct source *s, struct optim_groups *groups, struct report *notes)
 {
@@ -153,10 +153,7 @@ static int check_all_there(struct source *s, const struct source *like, struct e
     return 0;
 }
 
-/*
- * Check that the template has every parameter of the source. A parameter that it does not have would be lost without a
- * message.
- */
+/* Check that the template has every parameter of the source. Otherwise a parameter would be lost without a message. */
 static int check_params_in_template(const struct source *s, const struct source *like, struct report *notes,
                                     struct err *e)
 {
@@ -201,9 +198,9 @@ static int group_of_all(const struct names *group, const struct optim_group *g)
 }
 
 /*
- * Returns the settings of a group: a copy of the template's settings (`engines`) in which the values that the source's
- * group (`own`) also has are replaced by the source's. If `engines` is NULL, the result has all settings of the
- * source. A `step` in the settings is set to the source's step.
+ * Returns the settings of a group: a copy of the template's settings (`engines`), with the values of the source's group
+ * (`own`) for all keys that this group has. If `engines` is NULL, the result has all settings of the source. A `step`
+ * in the settings is set to the source's step.
  */
 static struct pk *settings(struct source *s, const struct pk *engines, const struct pk *own)
 {
@@ -223,9 +220,9 @@ static struct pk *settings(struct source *s, const struct pk *engines, const str
 }
 
 /*
- * Set *out to the groups of the template `like`. The parameters of s must have the same names and shapes as those of
- * `like`, or the result is -1 with ERR_DATA. If all parameters of a group are in one group of `own`, the source's
- * groups, its settings have the values of that group.
+ * Set *out to the groups of the template `like`. Returns -1 with ERR_DATA if the parameters of s differ in name or
+ * shape from those of `like`. `own` has the source's groups. If all parameters of a group of `like` are in one group of
+ * `own`, the settings of that group replace those of the template.
  */
 static int use_template_groups(struct source *s, const struct source *like, const struct optim_groups *own,
                                struct optim_groups *out, struct report *notes, struct err *e)
@@ -290,7 +287,7 @@ static int read_optimizer_groups(struct source *s, const struct zero_import *q, 
 }
 
 /*
- * Return -1 with *e set if a parameter has moments but belongs to no group: its moments would be lost without a
+ * Return -1 with *e set if a parameter has moments but belongs to no group. Its moments would be lost without a
  * message.
  */
 static int check_moments_have_group(const struct source *s, const struct source *like, struct report *notes,

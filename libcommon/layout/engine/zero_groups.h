@@ -26,15 +26,15 @@ enum zero_purpose {
 };
 struct zero_import {
     enum zero_purpose purpose;
-    /* type in which the run will compute; DTYPE_N: the type of `like`, or of the source's weights */
+    /* the run's type for computing; DTYPE_N: the type of `like`, or of the source's weights */
     enum dtype weights;
     const struct source *like;  /* the template; NULL if there is none. It must stay open as long as the source. */
 };
 /*
- * Resolve s->groups, and store the number of its group in each parameter. Tensors of integers, and those that are
- * buffers in the template, are moved from the parameters to the values. The source must not be a checkpoint of ZeRO.
- * Returns -1 with ERR_DATA if something required is missing, or if source and template differ. `notes` lists what is
- * left out.
+ * Resolve s->groups, and store the number of its group in each parameter. Tensors of integers, and tensors that are
+ * buffers in the template, are moved from the source's parameters to its values. The source must not be a checkpoint of
+ * ZeRO. Returns -1 with ERR_DATA if something required is missing, or if source and template differ. `notes` lists what
+ * is left out.
  */
 MUST_CHECK int zero_groups_resolve(struct source *s, const struct zero_import *q, struct report *notes,
                                    struct err *e);

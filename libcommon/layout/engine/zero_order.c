@@ -55,7 +55,7 @@ static void append_group_slots(struct zero_group *g, const struct zero_group *mo
 }
 
 /*
- * Join the sub-groups of ZeRO-3 to the groups of the optimizer. Each group lists the numbers of its sub-groups, in
+ * Join the sub-groups of ZeRO-3 into the groups of the optimizer. Each group lists the numbers of its sub-groups, in
  * order.
  */
 static int join_groups(const struct source *s, struct arena *a, struct zero_shape *x, struct err *e)
@@ -87,7 +87,7 @@ odd:
     return -1;
 }
 
-/* The shapes in a tensor rank's param_shapes are those of slices. Replace them with the shapes of whole parameters. */
+/* Replace the shapes of slices, which a tensor rank's param_shapes states, by the shapes of whole parameters. */
 static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, struct err *e)
 {
     for (int g = 0; g < x->n_groups; g++)

@@ -14,8 +14,8 @@ struct optim_groups;
 struct source;
 
 /*
- * Returns the lowest rank's model_states file of a checkpoint of ZeRO, or of a universal form made from one. The file
- * is open; it is closed with the source. Returns NULL for other sources.
+ * Returns the lowest rank's model_states file of a ZeRO checkpoint, or of a universal form made from one. The file is
+ * open, and is closed with the source. Returns NULL for other sources.
  */
 struct pt *zero_order_root(const struct source *s);
 /* Returns true if the switch `key` is on in ds_config.zero_optimization of `root`, the root of a model_states file. */
@@ -31,12 +31,15 @@ MUST_CHECK int zero_order_read_shapes(const struct pk *root, struct arena *a, co
  * ERR_DATA if the source's tables contradict each other.
  */
 MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e);
-/* Read the optimizer groups of such a source, with their settings. This is its source_read_groups function. */
+/*
+ * Read the optimizer groups of such a source, with their settings. This is the source_read_groups function of these
+ * sources.
+ */
 MUST_CHECK int zero_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /*
  * Distribute the parameters of g over `world` ranks as round_robin_gradients does: first every world-th parameter
- * beginning with the first, then every world-th beginning with the second, and so on. If `back` is true, restore the
- * original order instead.
+ * starting with the first one, then every world-th parameter starting with the second one, and so on. If `back` is
+ * true, restore the original order instead.
  */
 void zero_order_distribute(struct arena *a, struct zero_group *g, int world, bool back);
 struct zero_group zero_order_new_group(struct arena *a, int n);

@@ -21,8 +21,8 @@ struct pickling {
 };
 
 /*
- * Returns the type in which the run will compute: the type of all weights if they have the same, else fp32, to which
- * every type can be converted. Tensors of integers are skipped, because they are buffers (source_add_buffers()).
+ * Returns the type in which the run will compute: the type of the weights if all have the same type, otherwise fp32, to
+ * which every type can be converted. Tensors of integers are skipped, because they are buffers (source_add_buffers()).
  */
 static enum dtype common_dtype(const struct source *s)
 {
@@ -44,8 +44,7 @@ static enum dtype common_dtype(const struct source *s)
 /* ---- the program's other values ---- */
 
 /*
- * The state of the copy of the program's values. `left` collects the first few names that are left out, for the
- * report.
+ * State of the copying of the program's values. `left` collects the first few names that are left out, for the report.
  */
 struct carrying {
     struct arena *a;
@@ -62,8 +61,8 @@ static void record_left_out_value(struct carrying *c, const char *name)
 }
 
 /*
- * Returns true if `name` is a value of the optimizer. These are left out here, because the optimizer's tree is made
- * from them.
+ * Returns true if `name` is a value of the optimizer. Such values are left out here, because the optimizer's tree is
+ * made from these.
  */
 static bool is_optimizers(const char *name)
 {
@@ -73,7 +72,9 @@ static bool is_optimizers(const char *name)
            (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
 }
 
-/* Returns true if a DeepSpeed engine writes the key `name` itself, so that the new file has a value of its own. */
+/*
+ * Returns true if a DeepSpeed engine writes the key `name` itself. The new file then gets its own value for this key.
+ */
 static bool is_deepspeed_engine_key(const char *name)
 {
     static const char *const names[] = {
@@ -129,8 +130,8 @@ static void add_file_client_state(struct carrying *c, const struct pt *pt)
 
 /*
  * Copy the values that the program saved next to model and optimizer. DeepSpeed's client_state consists of the keys of
- * `root`, so they become keys of `root`. A tensor, or an object of a class that is not allowed there, is left out and
- * reported as a WARNING.
+ * `root`, so they become keys of `root`. Tensors, and objects of classes that are not allowed in `root`, are left out
+ * and reported as a WARNING.
  */
 static void add_client_state(const struct pickling *k, struct pk *root, struct report *notes)
 {
@@ -181,8 +182,8 @@ static struct pk *make_param_shapes_tree(const struct pickling *k)
 }
 
 /*
- * Returns the tree of `module`: a dict with an entry for each name; the writer fills in the tensors later. If there is
- * a template, the names are the template's, which may be more than the source's.
+ * Returns the tree of `module`: a dict with an entry for each name. The writer fills in the tensors later. If there is
+ * a template, its names are used; they may be more than those of the source.
  */
 static struct pk *module(const struct pickling *k, struct pk *buffer_names)
 {
@@ -220,7 +221,7 @@ static struct pk *config(const struct pickling *k)
     return d;
 }
 
-/* Make shared_params: the second name of each tied weight, with the first. */
+/* Make shared_params, which lists the second name of each tied weight together with the first name. */
 static struct pk *make_shared_params(const struct pickling *k)
 {
     struct pk *d = pk_dict(k->a);
@@ -280,8 +281,8 @@ static struct pk *param_groups(const struct pickling *k)
 }
 
 /*
- * Returns the state of the loss scaler: for fp16 that of the source if it has one, otherwise the one with which
- * DeepSpeed starts.
+ * Returns the state of the loss scaler. For fp16 it is the source's state if the source has one, otherwise DeepSpeed's
+ * initial state.
  */
 static struct loss_scale scale_of(const struct pickling *k)
 {
@@ -293,8 +294,8 @@ static struct loss_scale scale_of(const struct pickling *k)
 }
 
 /*
- * Set where Adam's step counter is stored: in the same place as in the template if that has a counter, otherwise in
- * the state, where both torch's and DeepSpeed's Adam read it.
+ * Set where Adam's step counter is stored. If the template has a counter, its place is used. Otherwise the counter is
+ * in the state, where torch's and DeepSpeed's Adam both read it.
  */
 static void place_step(const struct pickling *k, struct zero_pickles *out)
 {
@@ -337,8 +338,8 @@ static bool has_value(const struct source *s, const char *name)
 }
 
 /*
- * Report that the source has no groups or no step. The result, a form that stores each parameter by its name, is then
- * made without them.
+ * Report that the source has no groups or no step. The result stores each parameter by its name, so it can be made
+ * without these.
  */
 static void report_missing_settings(const struct source *s, struct report *notes)
 {

@@ -25,7 +25,8 @@ struct zero_pickles {
 };
 /*
  * Make the trees for the source s, after zero_groups_resolve() with the same request q. The trees are allocated in the
- * arena `a` and refer to the source and the template. `notes` lists what is missing, and what such files cannot hold.
+ * arena `a` and refer to the source and the template. `notes` lists what the source lacks, and what such files cannot
+ * hold.
  */
 void zero_pickles_make(struct zero_pickles *out, const struct source *s, const struct zero_import *q, struct arena *a,
                        struct report *notes);

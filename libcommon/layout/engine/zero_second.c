@@ -47,7 +47,10 @@ void zero_check_fragment(const struct source *s, const struct pt *pt, const char
                    "the former");
 }
 
-/* Returns true if one of n elements of x, of the type of m, is not the element of y as fp32 or in its own type. */
+/*
+ * Returns true if two rows of n elements differ. x has elements of the type of m. An element of y may be equal to that
+ * of x in its own type, or after conversion to fp32.
+ */
 static bool differ_as_values(enum dtype type, const char *x, enum dtype of, const char *y, uint64_t n)
 {
     if (type == of)

@@ -97,8 +97,8 @@ void zero_shape_index(struct zero_shape *x, struct arena *a)
 }
 
 /*
- * Check that no name occurs twice. x->index keeps only the first slot of each name, so a second slot is not found by
- * its name.
+ * Check that no name occurs twice. x->index keeps only the first slot of each name, so a second slot could not be found
+ * by its name.
  */
 static bool check_slot_names_unique(const struct zero_shape *x, const char *path, struct report *r)
 {

@@ -31,7 +31,10 @@ struct zero_slot {
 struct zero_group {
     int n;
     struct zero_slot *slot;
-    /* ZeRO-1/2: elements of the group without the padding at its end; ZeRO-3: elements of each rank's vector */
+    /*
+     * ZeRO-1/2: number of elements in the group, without padding at the end; ZeRO-3: number of elements in each rank's
+     * vector
+     */
     int64_t need;
     int64_t part;               /* elements of one rank's vector */
 };
@@ -80,7 +83,7 @@ static inline int64_t zero_piece_elems(int64_t n, int world) { return (n + world
 
 /*
  * Returns the type in which the run computes. In ZeRO-1/2 this is the type of a trained parameter's tensor in `module`
- * of `model`, in ZeRO-3 the type of the empty tensor that is stored instead.
+ * of the tree `model`. In ZeRO-3 it is the type of the empty tensor that is stored in place of the parameter.
  */
 enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model);
 /*
@@ -91,13 +94,13 @@ enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model
 void zero_shape_check_module(const struct zero_shape *x, const struct pk *model, const char *path,
                              enum severity severity, struct report *r);
 /*
- * Check that `buffer_names` of the model_states file with the root `model` lists no slot: a tensor is a trained
- * parameter or a buffer. Reports an ERROR "twice" for the first one.
+ * Check that `buffer_names` of the model_states file with the root `model` lists no slot, because no tensor is both a
+ * trained parameter and a buffer. Reports an ERROR "twice" for the first such slot.
  */
 void zero_shape_check_buffers(const struct zero_shape *x, const struct pk *model, const char *path, struct report *r);
 /* Returns true if s can be the name of a parameter, and thus of its folder in a universal form. */
 bool zero_is_name(const char *s);
-/* Read the shape from a torch.Size. Returns false if `shape` is not one or is out of range. */
+/* Read a shape from a torch.Size. Returns false if `shape` is not a torch.Size, or if its numbers are out of range. */
 bool zero_read_dims(const struct pk *shape, int *ndim, int64_t *dims, int64_t *n_elems);
 
 #endif

@@ -65,8 +65,8 @@ struct carrier {
 };
 
 /*
- * Callback for each node of a copied tree. If v is a tensor of the file c->pt, returns a copy that has a storage of
- * its own, as long as the tensor. Otherwise returns NULL.
+ * Callback for each node of a copied tree. If v is a tensor of the file c->pt, returns a copy with a storage of its own
+ * that is as long as the tensor. Otherwise returns NULL.
  */
 static struct pk *copy_tree_tensor(void *ctx, const struct pk *v)
 {

@@ -13,28 +13,28 @@
 struct pk;
 struct pt;
 
-/* A range of bytes of a storage, and the map that they come from. Bytes that no fill covers are zero. */
+/* A range of bytes of a storage, and the map from which these bytes are copied. Bytes that no fill covers are zero. */
 struct zero_fill {
     int storage;
     uint64_t at;                        /* offset in the storage */
     const struct tmap *map;
     uint64_t from, len;                 /* range in the map, in bytes */
     enum plan_op op;
-    int param;                          /* index in the source's parameters; -1 if the bytes belong to none */
+    int param;                          /* index in the source's parameters; -1 if the bytes belong to no parameter */
     enum state state;
 };
 struct zero_tree {
     struct ds_tree ds;
     int n, cap;
     struct zero_fill *fill;
-    struct arena *keep;  /* arena for maps that are not the source's; if NULL, they are freed with the tree */
+    struct arena *keep;  /* arena for maps that are not the source's; NULL: the tree frees them */
 };
 
 void zero_tree_new(struct zero_tree *x, struct arena *keep);
 /* Add a storage of `len` bytes. Returns the number of the storage. */
 int zero_tree_storage(struct zero_tree *x, uint64_t len);
 void zero_tree_fill(struct zero_tree *x, const struct zero_fill *fill);
-/* Add a storage that contains the single fp32 value v. Returns the number of the storage. */
+/* Add a storage that contains the fp32 value v only. Returns the number of the storage. */
 int zero_tree_number(struct zero_tree *x, float v);
 struct pk *zero_tree_vector(struct zero_tree *x, int storage, enum dtype dtype, int64_t n, bool requires_grad);
 /* Returns a copy of v, a value of the source. Its tensors, which must be in pt, get storages of their own. */
