@@ -53,33 +53,33 @@ struct fsdp {
 /* Returns the open file of a rank, or NULL if it is missing or could not be opened. */
 const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank);
 /*
- * A tensor that is put together from the values v[rank] in the files of all ranks. `map` is NULL if it cannot be, and
- * `why` then gives the reason.
+ * A tensor that is put together from the values v[rank] in the files of all ranks. If that fails, `map` is NULL, and
+ * `why` gives the reason.
  */
 struct fsdp_tensor {
     enum dtype dtype;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    struct pt_mesh mesh;                /* its placements, which are the same on all ranks; n is 0 for a plain tensor */
+    struct pt_mesh mesh;                /* the same on all ranks; n is 0 for a plain tensor */
     struct tmap *map;
     const char *why;
 };
 /*
- * Put a tensor together. Parts that several ranks hold are copies, which must agree: the map then has one slice for
- * each copy of the whole tensor.
+ * Put a tensor together from its parts. If several ranks hold the same part, these copies must be equal. The map then
+ * has one slice for each copy of the whole tensor.
  */
 struct fsdp_tensor fsdp_join(const struct fsdp *x, enum fsdp_kind kind, const struct pk *const *v);
-/* Report that tensor `name` is not read, unless t->map is set. Returns true if it is set. */
+/* Returns true if t->map is set. Otherwise reports that tensor `name` is not read, and returns false. */
 bool fsdp_is_joined(const struct fsdp *x, const char *name, const struct fsdp_tensor *t);
 /*
- * Returns true if the first DTensor in v, a dict or one of dicts, was saved by this rank or by an unknown one.
- * Otherwise reports that the file has another rank's name.
+ * Returns true if the first DTensor in v was saved by this rank, or if its rank is not known. Otherwise reports that
+ * the file has the name of another rank. v is a dict, which may contain dicts.
  */
 bool fsdp_is_of_rank(const struct fsdp *x, enum fsdp_kind kind, int rank, const struct pk *v);
 /* Add a value to the source. */
 void fsdp_add_value(const struct fsdp *x, const struct source_value *v);
 
-/* The parameters of the model that the optimizer numbers, in their order. */
+/* The model's parameters in the order in which the optimizer numbers them. */
 struct fsdp_numbered {
     int n;
     const char **name;                  /* [n] */
@@ -87,43 +87,44 @@ struct fsdp_numbered {
     const struct pk **value;            /* [n * world]: value[i * world + r] is parameter i in the file of rank r */
 };
 /*
- * Read the states of the optimizer into the parameters and values of the source, and its groups. of->name[i] is the
- * name of its parameter number i.
+ * Read the states of the optimizer into the parameters and values of the source, and read the groups. Parameter i of
+ * the optimizer has the name of->name[i].
  */
 void fsdp_read_optimizer(const struct fsdp *x, const struct fsdp_numbered *of);
 
 /*
- * Check a state `key` of parameter `number`, which has the values v[rank] and the whole tensor t. torch makes most
- * states by zeros_like(parameter), so they have its shape, and each rank has the same part of both. Returns false after
- * a report if that is not so. Returns true for states that are made in another way.
+ * Check the state `key` of parameter `number`. It has the values v[rank], and t is the whole tensor. torch makes most
+ * states by zeros_like(parameter). Such a state must have the shape of its parameter, and each rank must hold the same
+ * part of both. If not, the function reports this and returns false. It returns true for states that are made in
+ * another way.
  */
 bool fsdp_check_state(const struct fsdp *x, const struct fsdp_numbered *of, int number, const char *key,
                       const struct fsdp_tensor *t, const struct pk *const *v);
 /*
- * Compare the states of a parameter on rank 0 and on rank `rank`, dicts or NULL: both must have the same keys, and the
- * same value if it is a whole number. Returns false after a report otherwise.
+ * Compare the states of a parameter on rank 0 with those on rank `rank`. Both are dicts or NULL. They must have the
+ * same keys, and whole numbers must be equal. Otherwise reports the difference and returns false.
  */
 bool fsdp_check_same_keys(const struct fsdp *x, const char *name, int rank, const struct pk *first,
                           const struct pk *other);
 /*
- * Report each parameter that has some of the states step, exp_avg, exp_avg_sq and max_exp_avg_sq and no others, and
- * lacks one that another such parameter of its group has. state[i] is the dict of parameter i on rank 0, or NULL, and
- * group[i] its group.
+ * Report each parameter that lacks one of Adam's states (step, exp_avg, exp_avg_sq, max_exp_avg_sq), if another
+ * parameter of its group has that state. Only parameters with some of these states and no others are compared. state[i]
+ * is the dict of parameter i on rank 0, or NULL, and group[i] is the number of its group.
  */
 void fsdp_check_missing_states(const struct fsdp *x, const struct fsdp_numbered *of, const struct pk *const *state,
                                const int *group);
 /*
- * Compare the copies of a value that is not a parameter, and report the first one that differs. The copies of
- * parameters are compared by the functions that read them.
+ * Compare the copies of a value that is not a parameter, and report the first copy that differs. Copies of parameters
+ * are compared by the functions that read the parameters.
  */
 void fsdp_check_copies(const struct fsdp *x, const char *name, const struct tmap *m);
 /*
- * Report each parameter that two dimensions of a mesh cut by Shard in one dimension of the tensor, if another parameter
- * has a _StridedShard there: fully_shard() writes a _StridedShard for every tensor that later dimensions of the mesh
- * cut in the same dimension.
+ * Report each parameter whose placements are Shard in two dimensions of the mesh for the same dimension of the tensor,
+ * if another parameter has a _StridedShard in such a place. fully_shard() writes a _StridedShard for each tensor that a
+ * later dimension of the mesh cuts in the same dimension.
  */
 void fsdp_check_placements(const struct fsdp *x, const struct fsdp_numbered *of);
-/* Report the first parameter of each rank that states the position of another rank in its mesh. */
+/* Report, for each rank, the first parameter that states the position of another rank in its mesh. */
 void fsdp_check_positions(const struct fsdp *x, const struct fsdp_numbered *of);
 
 #endif

@@ -32,7 +32,7 @@ static bool has_same_part(const struct pt_dtensor *a, const struct pt_dtensor *b
     return true;
 }
 
-/* Returns the text of a part, such as "[12:24, 0:24]", in the arena. */
+/* Returns the text of a part, such as "[12:24, 0:24]". It is allocated in the arena. */
 static const char *part_text(const struct fsdp *x, const struct pt_dtensor *d)
 {
     struct strbuf sb = {0};
@@ -78,7 +78,7 @@ bool fsdp_check_state(const struct fsdp *x, const struct fsdp_numbered *of, int 
     return true;
 }
 
-/* Returns the text of a key of dict a that b does not have, or NULL if it has all of them. */
+/* Returns the text of a key of dict a that dict b lacks, or NULL if b has all keys of a. */
 static const char *find_lacking_key(const struct fsdp *x, const struct pk *a, const struct pk *b)
 {
     uint32_t n = 0;
@@ -120,7 +120,7 @@ bool fsdp_check_same_keys(const struct fsdp *x, const char *name, int rank, cons
 static const char *const adam_states[] = { "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
 enum { N_ADAM = sizeof adam_states / sizeof *adam_states };
 
-/* Returns the states of Adam in a dict as bits, or 0 if it has others, too. */
+/* Returns which of Adam's states the dict has, as bits. Returns 0 if the dict has other states, too. */
 static unsigned adam_bits(const struct pk *state)
 {
     unsigned bits = 0;
@@ -153,7 +153,7 @@ void fsdp_check_missing_states(const struct fsdp *x, const struct fsdp_numbered 
     free(of_group);
 }
 
-/* Returns true if slice k of the map differs from the first one. What cannot be read counts as equal. */
+/* Returns true if slice k of the map differs from the first slice. A slice that cannot be read counts as equal. */
 static bool copy_differs(const struct fsdp *x, const struct tmap *m, int k, char *a, char *b, uint64_t most)
 {
     const struct tmap first = { .dtype = m->dtype, .len = m->len, .n_slices = 1, .slice = m->slice };
@@ -164,7 +164,10 @@ static bool copy_differs(const struct fsdp *x, const struct tmap *m, int k, char
     for (uint64_t from = 0; from < m->len && !differs; from += most) {
         const struct tmap_range r = { 0, from, min_u64(most, m->len - from) };
 
-        /* A corrupt record is reported when the values are read. The first call checks the CRC of the whole record. */
+        /*
+         * A corrupt record is reported when the values are read. The first call also checks the CRC of the whole
+         * record.
+         */
         if (from == 0 ? tmap_read_checked(&first, x->s->files, r, a, &ignored) < 0 ||
                             tmap_read_checked(&other, x->s->files, r, b, &ignored) < 0
                       : tmap_read(&first, x->s->files, r, a, &ignored) < 0 ||
@@ -194,8 +197,9 @@ void fsdp_check_copies(const struct fsdp *x, const char *name, const struct tmap
 }
 
 /*
- * Returns the dimension i of the mesh for which a later one cuts the same dimension of the tensor, and the placement on
- * i is, or is not, a _StridedShard. Returns -1 if there is none.
+ * Find a dimension of the mesh that cuts a dimension of the tensor which a later mesh dimension cuts, too. Its
+ * placement must be a _StridedShard if `strided` is true, otherwise another one. Returns its index, or -1 if there is
+ * none.
  */
 static int find_cut_twice(const struct pt_mesh *m, bool strided)
 {

@@ -9,7 +9,7 @@
 #include "libcommon/layout/engine/tile_join.h"
 #include "libcommon/layout/fsdp/fsdp.h"
 
-/* Maximum number of runs of a part that is not contiguous in its storage. */
+/* Maximum number of contiguous runs of a part that is not contiguous in its storage. */
 enum { RUNS_MAX = 1 << 20 };
 
 const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank)
@@ -17,7 +17,7 @@ const struct pt *fsdp_file(const struct fsdp *x, enum fsdp_kind kind, int rank)
     return x->file[kind][rank] < 0 ? NULL : x->s->file[x->file[kind][rank]].pt;
 }
 
-/* Fill *p with the part of the tensor that a rank holds, and *t with the whole. Returns a reason if that fails. */
+/* Set *p to the part of the tensor that a rank holds, and *t to the whole tensor. Returns the reason if that fails. */
 static const char *find_part(const struct fsdp *x, const struct pt *pt, const struct pk *v, struct fsdp_tensor *t,
                              struct tile_part *p)
 {

@@ -33,7 +33,10 @@ static const struct pk *optimizer_root(const struct fsdp *x, int rank)
     return pt ? pt_root(pt) : NULL;
 }
 
-/* Find the states of each parameter on a rank. Returns false after a report if there are others. */
+/*
+ * Find the states of each parameter on a rank. If the file also has states of other parameters, reports this and
+ * returns false.
+ */
 static bool list_rank_states(struct fsdp_optimizer *p, int rank)
 {
     uint32_t n = 0;
@@ -76,7 +79,7 @@ static void set_optimizer_state(struct fsdp_optimizer *p, int number, const char
     fsdp_add_value(p->x, &v);
 }
 
-/* Add a state that is no tensor, such as a step that is a whole number, as a value of rank 0. */
+/* Add a state that is not a tensor, such as a step that is a whole number, as a value of rank 0. */
 static void add_plain_state(struct fsdp_optimizer *p, int number, const char *key, struct pk *v)
 {
     struct source *s = p->x->s;
@@ -92,7 +95,7 @@ static void add_plain_state(struct fsdp_optimizer *p, int number, const char *ke
             .pt = fsdp_file(p->x, FSDP_OPTIM, 0) });
 }
 
-/* Read the states of one parameter, which all ranks must have. */
+/* Read the states of one parameter. All ranks must have these states. */
 static void read_param_states(struct fsdp_optimizer *p, int number)
 {
     const struct pk **v = xcalloc((size_t)p->x->world, sizeof *v);
@@ -127,7 +130,7 @@ static void read_param_states(struct fsdp_optimizer *p, int number)
     free(v);
 }
 
-/* Read a step, whose record is checked. Returns false after a report if it is not a whole number. */
+/* Read a step, and check its record. If the step is not a whole number, reports this and returns false. */
 static bool read_param_step(const struct fsdp *x, const struct source_value *v, double *step)
 {
     struct err e = {0};
@@ -185,8 +188,8 @@ static void find_shared_step(const struct fsdp *x)
 /* ---- groups ---- */
 
 /*
- * Give the parameters of a group their names. Returns false if a number is not one of a parameter, or was in an earlier
- * group.
+ * Set the names of the parameters of a group. Returns false if a number in the group does not belong to a parameter, or
+ * was also in an earlier group.
  */
 static bool name_group_params(const struct fsdp_optimizer *p, const struct pk *list, bool *listed, int group,
                               struct optim_group *g)
@@ -207,7 +210,7 @@ static bool name_group_params(const struct fsdp_optimizer *p, const struct pk *l
     return item != NULL;
 }
 
-/* Returns the settings of all groups as text, for a comparison of ranks. The caller frees it. */
+/* Returns the settings of all groups as text, so that ranks can be compared. The caller frees the text. */
 static char *settings_text(const struct pk *groups)
 {
     struct strbuf sb = {0};
@@ -217,7 +220,10 @@ static char *settings_text(const struct pk *groups)
     return sb.buf ? sb.buf : xstrdup("");
 }
 
-/* Returns false after a report if a file is that of another rank or of another save. */
+/*
+ * Compare the settings with those of rank 0. If the file is that of another rank or of another save, reports this and
+ * returns false.
+ */
 static bool compare_settings(const struct fsdp *x, const struct pk *groups)
 {
     char *first = settings_text(groups);
@@ -239,7 +245,7 @@ static bool compare_settings(const struct fsdp *x, const struct pk *groups)
     return same;
 }
 
-/* Read the groups. Returns false after a report if they do not list each parameter of the model once. */
+/* Read the groups. If these do not list each parameter of the model exactly once, reports this and returns false. */
 static bool read_fsdp_groups(const struct fsdp_optimizer *p)
 {
     struct source *s = p->x->s;

@@ -11,7 +11,7 @@
 #include "libcommon/format/pt_kind.h"
 #include "libcommon/layout/fsdp/fsdp.h"
 
-/* The ranks of a mesh, read from _rank_map. They are kept for the next tensor, which mostly has the same. */
+/* The ranks of a mesh, read from _rank_map. They are kept, because the next tensor usually has the same mesh. */
 struct rank_map {
     int record;                         /* the storage; -1: none was read */
     uint64_t at;
@@ -19,7 +19,10 @@ struct rank_map {
     int32_t *rank;                      /* [n] */
 };
 
-/* Read the ranks of a mesh, unless *map has them. Returns false if they are not int32 or cannot be read. */
+/*
+ * Read the ranks of a mesh, unless *map already contains these. Returns false if the ranks are not int32 or cannot be
+ * read.
+ */
 static bool read_rank_map(const struct fsdp *x, const struct pt *pt, const struct pk *v, struct rank_map *map)
 {
     enum { MOST = 1 << 24 };
@@ -42,7 +45,7 @@ static bool read_rank_map(const struct fsdp *x, const struct pt *pt, const struc
     return map->record >= 0;
 }
 
-/* Returns true if v is a number greater than 0, or a list of one, which becomes *out. */
+/* Returns true and sets *out if v is a number greater than 0, or a list of one such number. */
 static bool find_single(const struct pk *v, int64_t *out)
 {
     uint32_t n = 0;
@@ -51,7 +54,10 @@ static bool find_single(const struct pk *v, int64_t *out)
     return pk_as_int(item && n == 1 ? item[0] : v, out) && *out > 0;
 }
 
-/* Returns the reason why a tensor of rank `rank` has another position, or NULL if it is right or cannot be checked. */
+/*
+ * Returns the reason why a tensor of rank `rank` has the position of another rank. Returns NULL if the position is
+ * right, or if it cannot be checked.
+ */
 static const char *find_other_position(const struct fsdp *x, const struct pk *v, int rank, struct rank_map *map)
 {
     const struct pt *pt = fsdp_file(x, FSDP_MODEL, rank);

@@ -18,7 +18,7 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 
-/* Limits for numbers in the names of files, and for the missing files that are named. */
+/* Limits for the numbers in names of files, and for the missing files that are reported by name. */
 enum { RANKS_MAX = 1 << 16, MISSING_NAMED = 16 };
 
 static const char *const kind_names[FSDP_KINDS] = { "model", "optim", "extra_state" };
@@ -35,7 +35,7 @@ static const char *parse_rank_number(const char *s, int *out)
     return s + n;
 }
 
-/* Parse a name such as "model_world_size_4_rank_0.pt". Returns false if it is no name of such a file. */
+/* Parse a name such as "model_world_size_4_rank_0.pt". Returns false if the name has another form. */
 static bool parse_fsdp_name(const char *name, enum fsdp_kind *kind, int *world, int *rank)
 {
     for (int k = 0; k < FSDP_KINDS; k++) {
@@ -121,7 +121,7 @@ static void list_fsdp_files(struct fsdp *x)
     }
 }
 
-/* Report the files that are missing: all of a kind may be, except those of the model. */
+/* Report missing files. If all files of a kind are missing, this is permitted, except for those of the model. */
 static void report_missing_ranks(const struct fsdp *x)
 {
     for (int k = 0; k < FSDP_KINDS; k++) {
@@ -189,7 +189,7 @@ static void open_rank_files(struct fsdp *x)
 
 /* ---- the model ---- */
 
-/* Add a tensor of the model: floating-point numbers become a parameter, others a buffer. */
+/* Add a tensor of the model. A tensor of floating-point numbers becomes a parameter, any other a buffer. */
 static struct param *add_model_tensor(const struct fsdp *x, const char *name, const struct fsdp_tensor *t)
 {
     struct source *s = x->s;
@@ -221,8 +221,9 @@ static bool has_same_storage(const struct pt *pt, const struct pk *v, const stru
 }
 
 /*
- * Returns the name of the tensor that has the same elements as the one of pair i, or NULL and records this one. `known`
- * has the pairs of the tensors of rank 0 by their place. Reports a tensor that has them on some of the ranks only.
+ * Returns the name of an earlier tensor that has the same elements as the tensor of pair i, or NULL, in which case this
+ * tensor is recorded. `known` maps the place of each tensor of rank 0 to its pair. If the two share their elements on
+ * some of the ranks only, this is reported.
  */
 static const char *find_tied(const struct fsdp *x, struct names *known, struct pk ***pair, uint32_t i)
 {
@@ -247,7 +248,7 @@ static const char *find_tied(const struct fsdp *x, struct names *known, struct p
     return arena_fmt(x->s->arena, "%s", pk_as_str(pair[0][2 * at]));
 }
 
-/* Get the pairs of each rank's dict, and check that all ranks list the same names in the same order. */
+/* Returns the pairs in each rank's dict, and checks that all ranks list the same names in the same order. */
 static struct pk ***list_rank_pairs(const struct fsdp *x, uint32_t *n)
 {
     struct pk ***pair = xcalloc((size_t)x->world, sizeof *pair);
@@ -317,7 +318,10 @@ static struct fsdp_numbered read_model(struct fsdp *x)
 
 /* ---- values ---- */
 
-/* Report a file of rank `rank` that states another rank or number of ranks, or another value of `key` than rank 0. */
+/*
+ * Report the file of rank `rank` if it states another rank, another number of ranks, or another value of `key` than
+ * rank 0.
+ */
 static void check_extra_state(const struct fsdp *x, int rank)
 {
     static const char *const same[] = { "lr_scheduler", "fsdp_strategy", "tag" };
@@ -356,7 +360,7 @@ static void read_extra_state(const struct fsdp *x)
         check_extra_state(x, r);
 }
 
-/* Take the iteration from the name of the folder above: global_step_20/actor. */
+/* Set the iteration from the name of the parent folder, as in global_step_20/actor. */
 static void find_fsdp_iteration(struct source *s)
 {
     static const char prefix[] = "global_step_";
@@ -371,9 +375,9 @@ static void find_fsdp_iteration(struct source *s)
 }
 
 /*
- * Compare the name of a file with the name under which torch.save() wrote it, which is the name of the folder inside
- * the archive. A file is not reported if that name is none of FSDP's, or if its contents have shown that it is another
- * rank's.
+ * Compare the name of a file with the name under which torch.save() wrote the file. The latter is the name of the
+ * folder inside the archive. Nothing is reported if that name is not one of FSDP's, or if the file's contents have
+ * already shown that it belongs to another rank.
  */
 static void check_saved_name(const struct fsdp *x, enum fsdp_kind k, int r)
 {
