@@ -29,7 +29,7 @@ static double arg_real(const struct source *s, const char *key, double otherwise
     return pk_as_double(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-/* The state of one hf_config_of(), and how it reports arguments that contradict the architecture. */
+/* The state of one call of hf_config_of(), and how to report arguments that contradict the architecture. */
 struct hf_check {
     const struct source *s;
     bool insists;                       /* the user named the architecture, so contradictions are only warnings */
@@ -38,10 +38,7 @@ struct hf_check {
     bool refused;
 };
 
-/*
- * Report that Transformers has no setting that corresponds to argument `key`. `why` is the reason, which ends the
- * message.
- */
+/* Report an argument `key` for which Transformers has no setting. `why` is the reason, which ends the message. */
 static void report_inexpressible_arg(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
@@ -242,7 +239,7 @@ static int refuse_flag(const struct hf_reading *x, const char *key, bool bad, co
 
 static int read_activation(const struct hf_reading *x, struct hf_config *c)
 {
-    /* { Transformers' name, the name in hf_config.activation } of the three forms of GELU that Megatron supports */
+    /* the three forms of GELU that Megatron supports: { name in Transformers, name in hf_config.activation } */
     static const char *const names[][2] = {
         { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
         { "gelu", "gelu" },

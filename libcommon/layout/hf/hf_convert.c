@@ -42,9 +42,9 @@ struct hf_describing {
 /* ---- names ---- */
 
 /*
- * Find the family whose names in shards the checkpoint uses. It is the family of --rules, or else the one that
- * config.json names. If the source's names belong to no family, *f is NULL: the names remain unchanged, and must be
- * those that the model has in Transformers. Returns -1 with *e set on failure.
+ * Find the family that gives the checkpoint's parameters their names in shards. It is the family of --rules, or else
+ * the one that config.json names. If the source's names belong to no family, *f is NULL: the names remain unchanged,
+ * and must be those that the model has in Transformers. Returns -1 with *e set on failure.
  */
 static int find_export_family(const struct hf_describing *d, struct family **f, struct err *e)
 {
@@ -164,7 +164,7 @@ static int fit_config(const struct hf_describing *d, struct err *e)
     return rc;
 }
 
-/* Split or fuse the experts as requested. A source that is no model folder has them split already. */
+/* Split or fuse the experts as requested. If the source is not a model folder, its experts are already split. */
 static int apply_experts_form(const struct hf_describing *d, struct err *e)
 {
     int rc;

@@ -97,8 +97,8 @@ static void add_hf_fill(const struct hf_target *t, const struct hf_piece *p, str
 }
 
 /*
- * Add fills that write a matrix, or columns [begin, end) of it, transposed: one for each block of columns [c, c+n),
- * which become rows. `map` maps the whole matrix.
+ * Add fills that write a matrix, or its columns [begin, end), transposed. Each fill writes one block of columns [c,
+ * c+n), which become rows. `map` maps the whole matrix.
  */
 static void add_matrix_fills(const struct hf_target *t, const struct hf_piece *p, const struct tmap *map,
                              struct folder_place to, const uint64_t range[2], struct folder_desc *d)
@@ -117,7 +117,10 @@ static void add_matrix_fills(const struct hf_target *t, const struct hf_piece *p
     }
 }
 
-/* Add the fills of a piece of a transposed tensor: of a matrix some columns, of several matrices some of these. */
+/*
+ * Add the fills of a piece of a transposed tensor. The piece consists of columns of the matrix, or, if the tensor has
+ * several matrices, of some of these matrices.
+ */
 static void add_transposed_fills(const struct hf_target *t, const struct hf_piece *p, struct folder_place to,
                                  struct folder_desc *d)
 {
@@ -268,7 +271,7 @@ static bool header_lists(const struct safetensors *st, const struct hf_piece *p,
            shape_equal(got->ndim, got->shape, ndim, shape);
 }
 
-/* Check the header and the pieces of a written file. `number` is the file's index in the target. */
+/* Check the header and the pieces of a written file. `number` is the index of the file in the target. */
 static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
                                   const struct hf_reading_back *r, struct err *e)
 {
@@ -405,7 +408,7 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
         h->ops.name = t->form->name;
     k = folder_sink(o, &(struct folder){ .ops = &h->ops, .ctx = h,
                                          .overflow = t->q.lossy ? NULL : "; --lossy makes them infinite" });
-    /* Tied copies of fp32 master weights need not be equal, because the written values may be rounded. */
+    /* Copies of tied fp32 master weights need not be equal, because the written values may be rounded. */
     k->no_optimizer = true;
     return k;
 }

@@ -44,8 +44,8 @@ static void set_source_model_config(struct source *s, const struct hf_config *c)
 }
 
 /*
- * Returns the severity of the finding that config.json, with this text, could not be used. A model of another
- * architecture is no error, but a text that is not JSON is.
+ * Returns the severity of the finding that config.json, whose contents are `text`, could not be used. It is an error if
+ * the text is not JSON, but not if the model has another architecture.
  */
 static enum severity unread(const char *text, size_t len)
 {
@@ -57,8 +57,8 @@ static enum severity unread(const char *text, size_t len)
 }
 
 /*
- * Read config.json into *c. Sets *known if the model is supported. If it is not, a finding is added, and the tensors
- * can still be read, without checks.
+ * Read config.json into *c. Sets *known to true if the model is supported. Otherwise a finding is added; the tensors
+ * can still be read, but are not checked.
  */
 static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
 {
@@ -129,7 +129,7 @@ static void check_expected_tensor(struct hf_folder *f, const struct param_row *r
 
 /*
  * Check that every tensor of the model in config.json exists. If config.json states more layers than there are tensors,
- * this is reported first, so that a number from a file does not decide how long the loop runs.
+ * this is reported first. A number from a file must not determine how long the loop runs.
  */
 static void expect_all(struct hf_folder *f, const struct hf_config *c, struct report *r)
 {
@@ -158,8 +158,8 @@ static bool is_hf_weights_file(const char *name)
 }
 
 /*
- * Returns true if `name`, a file of weights that no index names, is named like a shard of the model. Such a file
- * remains from another save. Files with other names are no leftovers: folders on the hub often hold the same model as
+ * Returns true if `name`, a file of weights that no index names, is named like a shard of the model. Such a file is
+ * left over from another save. Files with other names are not: folders on the hub often hold the same model as
  * .safetensors and .bin, in variants (model.fp16.safetensors), as Mistral's consolidated.safetensors, and adapters.
  */
 static bool is_model_shard_name(const struct hf_folder *f, const char *name)
@@ -216,9 +216,9 @@ static bool has_same_stored_shape(const struct param *p, const struct param *q)
 }
 
 /*
- * Mark tensors that share one storage. A .bin file may hold one storage under two names: torch.save writes a tied head
- * like this. The storage is then assigned to the embedding, and the head is marked as shared, regardless of their
- * order.
+ * Mark tensors that share one storage. A .bin file may hold one storage under two names; torch.save writes a tied head
+ * in this way. The storage is then assigned to the embedding, and the head is marked as shared, whichever comes first
+ * in the file.
  */
 static void mark_shared_storages(struct source *s)
 {
@@ -260,8 +260,8 @@ static void report_missing_checksums(const struct source *s, struct report *r)
 }
 
 /*
- * Load the tensors' CRCs from the manifest, if the folder was exported by this program. When a tensor is read, its CRC
- * is checked like the CRC of a zip record. If the manifest is damaged, manifest_load() reports that later.
+ * If this program exported the folder, load the tensors' CRCs from the manifest. When a tensor is read, its CRC is then
+ * checked, like the CRC of a zip record. A damaged manifest is reported later, by manifest_load().
  */
 static int load_manifest_crcs(struct hf_folder *f, struct err *e)
 {
@@ -282,8 +282,9 @@ static bool is_quantised(const json_t *config, const json_t *extra)
 }
 
 /*
- * Compare the weights that quantised tensors stand for with config.json. A folder without token embeddings that also
- * lacks other parameters of all layers holds a part of a model; this is a note, and nothing is compared.
+ * Compare the weights for which quantised tensors stand with config.json. If there is no token embedding, and other
+ * parameters are missing in all layers, the folder holds only a part of a model. This is reported as a note, and
+ * nothing is compared.
  */
 static void check_quantised_layers(struct source *s, const json_t *config, const json_t *extra, enum severity severity,
                                    struct report *r)

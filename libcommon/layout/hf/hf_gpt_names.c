@@ -20,8 +20,9 @@
 #include "libcommon/plan/tmap_slice.h"
 
 /*
- * Layer numbers in the canonical names, as the current trainer writes them. The first block is layer FIRST_LAYER.
- * Between the last block and the final norm, NORM_GAP numbers are left out, because these layers have no parameters.
+ * Layer numbers in the canonical names, as the current trainer writes these. The first block is layer FIRST_LAYER.
+ * Between the last block and the final norm, NORM_GAP numbers are not used, because layers with these numbers have no
+ * parameters.
  */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
@@ -41,8 +42,7 @@ struct canon {
     struct err *e;
     int n_blocks, lowest;       /* number of blocks; lowest block number in the names */
     /*
-     * [(n_blocks + 1) * ROLE_N]: pointers to the files' parameters by block and role; the last ROLE_N are those outside
-     * of the blocks
+     * [(n_blocks + 1) * ROLE_N]: parameters of the files by block and role; the last ROLE_N are outside of the blocks
      */
     struct param **slot;
     struct canon_place *place;        /* [s->n_params]: the place of each parameter */
@@ -81,8 +81,8 @@ static int count_hits(const struct source *s, const struct family *f)
 }
 
 /*
- * Choose the family, BLOOM or GPT-2, whose rules match the most names. If both match equally many, GPT-2 is chosen,
- * because its rules contain all names that Megatron-core uses. Returns -1 if neither family's rules can be read.
+ * Choose BLOOM or GPT-2, whichever family's rules match more names. If both match equally many, GPT-2 is chosen,
+ * because its rules contain all names that Megatron-core uses. Returns -1 if a family's rules cannot be read.
  */
 static int choose_family(struct canon *c)
 {
@@ -104,7 +104,7 @@ static int choose_family(struct canon *c)
     return c->f ? 0 : -1;
 }
 
-/* Refuse a name that neither BLOOM nor GPT-2 has. If another family has the name, the error names this family. */
+/* Refuse a name that neither BLOOM nor GPT-2 has. If another family has this name, the error mentions that family. */
 static int refuse_stranger(const struct canon *c, const char *name)
 {
     struct err ignored = {0};
@@ -268,8 +268,8 @@ static int check_param_dtypes(const struct canon *c, const struct param *p)
 }
 
 /*
- * If the folder has a config.json, check it, and read the number of heads and epsilon from it. A model that computes
- * differently from the trainer must be refused, or the trainer would train it wrongly without notice.
+ * Check the folder's config.json, if there is one, and read the number of heads and epsilon from it. A model that
+ * computes differently from the trainer is refused, because the trainer would train it wrongly without notice.
  */
 static int check_config(const struct canon *c, int64_t *heads)
 {
@@ -393,8 +393,8 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
 }
 
 /*
- * Set out->table to the embedding. If a stored head and the embedding share one tensor, out->head becomes NULL, because
- * they need not be compared; the embedding gets the head's states if it has none of its own.
+ * Set out->table to the embedding. If a head is stored but shares its tensor with the embedding, set out->head to NULL,
+ * because the two need not be compared. If the embedding has no states of its own, it gets those of the head.
  */
 static void resolve_head_table(struct canon *c)
 {

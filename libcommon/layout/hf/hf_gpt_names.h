@@ -26,21 +26,21 @@ struct hf_gpt_naming {
     double epsilon;             /* epsilon of the LayerNorms; 0 if the files do not give it */
     /* The head, if it is stored under a name of its own; otherwise NULL. It must equal the embedding `table`. */
     const struct param *head, *table;
-    /* number of buffers (such as masks) that are left out, because Transformers creates them when it loads a model */
+    /* number of buffers, such as masks, that are left out because Transformers creates them when it loads a model */
     int n_buffers;
 };
 
 /*
  * Replace s->param with the canonical parameters, and fill in s->config as far as the shapes and config.json define it.
  * `heads` is the number of heads that the user gave, or 0. Returns -1 with ERR_DATA if a parameter belongs to neither
- * BLOOM nor GPT-2, is missing or exists twice, if the layers are stacked in one tensor and cannot be separated, if a
- * type is not fp32, bf16 or fp16, or if config.json describes a model with a different computation. Returns -1 with
- * ERR_USAGE if the number of heads is needed, but unknown.
+ * BLOOM nor GPT-2, is missing or exists twice, or if its type is not fp32, bf16 or fp16. Also returns -1 with ERR_DATA
+ * if layers that are stacked in one tensor cannot be separated, or if config.json describes a model with a different
+ * computation. Returns -1 with ERR_USAGE if the number of heads is needed, but unknown.
  */
 MUST_CHECK int gpt_names_apply(struct source *s, int64_t heads, struct hf_gpt_naming *out, struct err *e);
 /*
- * If there is a stored head (c->head), read it and the embedding, and compare them byte by byte. Returns -1 with
- * ERR_DATA if they differ.
+ * If a head is stored (c->head), compare it byte by byte with the embedding. Returns -1 with ERR_DATA if the two
+ * differ, or with another error if one cannot be read.
  */
 MUST_CHECK int gpt_names_check_head(const struct source *s, const struct hf_gpt_naming *c, struct err *e);
 

@@ -14,7 +14,7 @@
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
-/* Maximum number of layers: a number that comes from a name must not decide how long a loop runs. */
+/* Maximum number of layers. A number that comes from a name must not determine how long a loop runs. */
 enum { LAYERS_MAX = 1 << 16 };
 
 /* Returns true if config.json states the number of heads, as each config.json that Transformers writes does. */
@@ -26,8 +26,8 @@ static bool states_heads(const json_t *config)
 /* ---- sizes ---- */
 
 /*
- * SIZE_ATTENTION: rows of all heads that the output projection reads. SIZE_KV_LATENT to SIZE_Q_LATENT: of multi-head
- * latent attention. SIZE_DENSE: the MLP of Llama 4's layers without experts.
+ * SIZE_ATTENTION: number of rows of all heads, which the output projection reads. SIZE_KV_LATENT to SIZE_Q_LATENT:
+ * sizes of multi-head latent attention. SIZE_DENSE: size of the MLP in those layers of Llama 4 that have no experts.
  */
 enum size {
     SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_DENSE, SIZE_EXPERT, SIZE_SHARED, SIZE_EXPERTS, SIZE_QUERY, SIZE_KEY,
@@ -91,8 +91,8 @@ static const struct { const char *end; enum size size[2]; } known_shapes[] = {
 };
 
 /*
- * Returns the positive number under `key`, or -1 if config.json has none. It fits in 31 bits, so that the product of
- * two such numbers fits in 63.
+ * Returns the positive number under `key`, or -1 if config.json has none. The number fits in 31 bits, so the product of
+ * two such numbers fits in 63 bits.
  */
 static int64_t read_size(const json_t *config, const char *key)
 {
@@ -102,7 +102,7 @@ static int64_t read_size(const json_t *config, const char *key)
     return n > 0 && n <= INT32_MAX ? n : -1;
 }
 
-/* Returns true if the default of head_dim does not follow from the hidden size, or if heads are of several sizes. */
+/* Returns true if the default of head_dim is not computed from the hidden size, or if the heads differ in size. */
 static bool has_own_lanes(const json_t *config, const char *model_type)
 {
     static const char *const models[] = { "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss",
@@ -126,8 +126,8 @@ static int64_t product_of_sizes(int64_t a, int64_t b)
 }
 
 /*
- * Fill in the sizes of multi-head latent attention (DeepSeek): its heads have lanes with and without positions, and
- * values of another width.
+ * Fill in the sizes of multi-head latent attention (DeepSeek). Its heads have lanes with and without positions, and the
+ * width of values differs from that of keys.
  */
 static void read_latent_sizes(const json_t *config, int64_t heads, int64_t size[SIZE_N])
 {
@@ -144,7 +144,10 @@ static void read_latent_sizes(const json_t *config, int64_t heads, int64_t size[
     size[SIZE_ATTENTION] = product_of_sizes(heads, value);
 }
 
-/* Fill in the sizes of the experts, of experts that all tokens share, and of the MLP of layers without experts. */
+/*
+ * Fill in three sizes: of the experts, of the shared experts that all tokens use, and of the MLP in layers without
+ * experts.
+ */
 static void read_expert_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
     static const char *const plain[] = { "mixtral", "gpt_oss", "llama4_text" };
@@ -164,8 +167,8 @@ static void read_expert_sizes(const json_t *config, const char *model_type, int6
 
 /*
  * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. BLOOM's feed-forward
- * layer is four times as wide as the model, even if an edited config.json has another intermediate_size. OLMo 2 has
- * norms of all heads.
+ * layer is four times as wide as the model, even if an edited config.json states another intermediate_size. The norms
+ * of OLMo 2 cover all heads.
  */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
@@ -235,8 +238,8 @@ struct layers_check {
     int64_t size[SIZE_N];
     bool whole;                         /* config.json states the number of heads */
     const bool *has_layer;              /* [LAYERS_MAX]: true for the layers that have at least one tensor */
-    const bool *has_experts;            /* [LAYERS_MAX]: true for those that have a tensor of layers with experts */
-    const bool *transposed;             /* [n_params]: the parameter is still to be transposed; NULL: none is */
+    const bool *has_experts;            /* [LAYERS_MAX]: layers with a tensor that only layers with experts have */
+    const bool *transposed;             /* [n_params]: true: yet to be transposed; NULL: none is */
     enum severity severity;
     struct report *r;
 };
@@ -326,7 +329,7 @@ static void check_fused_shape(const struct layers_check *c, const struct family 
         }
 }
 
-/* Like source_param(), but also right while a conversion gives the parameters other names. */
+/* Returns what source_param() returns, but is also correct while a conversion gives new names to the parameters. */
 static bool has_param(const struct source *s, const char *name)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -336,8 +339,8 @@ static bool has_param(const struct source *s, const char *name)
 }
 
 /*
- * Check that a layer that holds one of the two tensors of all its experts holds the other one, too. Both are needed;
- * other tensors of all experts, such as biases, are those of the family's rules.
+ * Check that a layer that has one of the two tensors for all of its experts also has the other one. Both are needed.
+ * Other tensors of all experts, such as biases, are checked by the family's rules.
  */
 static void check_fused_pair(const struct layers_check *c, const struct param *p)
 {
@@ -361,8 +364,8 @@ static bool is_in_layer(const struct layers_check *c, const struct family_rule *
 }
 
 /*
- * Check the n tensors of one kind, sorted by layer: none may be missing, and all must have the same shape. Missing
- * experts are reported by experts_check().
+ * Check the n tensors of one kind, which are sorted by layer. None may be missing, and all must have the same shape.
+ * Missing experts are reported by experts_check() instead.
  */
 static void check_kind(const struct layers_check *c, const struct layer_tensor *t, int n)
 {

@@ -26,8 +26,8 @@ const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer)
 bool hf_is_transposed(enum hf_arch a, const struct param_row *r);
 /*
  * Returns true if the name is that of the head (the matrix that computes the logits) in any family. A tied head is a
- * second name of the embedding. Transformers leaves it out of the files and creates it again when it loads the model.
- * If the embedding were missing instead, Transformers would initialize it with random values.
+ * second name of the embedding. Transformers leaves a tied head out of the files and creates it again when it loads the
+ * model. It does not do so for the embedding: a missing embedding is initialized with random values.
  */
 bool hf_is_head(const char *name);
 /*

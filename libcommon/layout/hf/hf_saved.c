@@ -237,8 +237,8 @@ static const struct tmap *saved_weights_map(const struct param *p)
 }
 
 /*
- * Returns 1 if `p` is the second name of a tied weight and must be left out, 0 if it is written, and -1 if it is a head
- * that differs from the embedding.
+ * Returns 1 if `p` is the second name of a tied weight and must be left out, 0 if `p` is written. Returns -1 if `p` is
+ * a head that must be equal to the embedding, but differs.
  */
 static int is_second(const struct saving *x, const struct param *p)
 {
@@ -291,8 +291,8 @@ static int by_saved_name(const void *a, const void *b)
 }
 
 /*
- * Returns -1 with ERR_DATA if two parameters get the same name, because the source has one under its name in memory and
- * on disk.
+ * Returns -1 with ERR_DATA if two parameters get the same name. This happens if the source has a parameter under both
+ * its name in memory and its name on disk.
  */
 static int check_saved_names_unique(const struct saving *x)
 {
@@ -339,8 +339,8 @@ struct fusing {
 };
 
 /*
- * Find the row and the part whose name on disk the parameter has. Returns the name in memory, in the source's arena, or
- * NULL if no row has the name. *expert is -1 if the row has no experts.
+ * Find the table row and the part that give the parameter its name on disk. Returns the parameter's name in memory,
+ * which is in the source's arena. Returns NULL if no row has the name. *expert is set to -1 if the row has no experts.
  */
 static const char *memory_name(const struct fusing *f, const char *name, const struct saved_name **row, int *part,
                                int64_t *expert)

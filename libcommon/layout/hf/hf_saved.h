@@ -18,18 +18,18 @@ struct report;
 struct source;
 
 /*
- * Replace s->param with the parameters that a saved folder of config.json's model has. The model_type in config.json
- * selects the table of names. Names that already are those of the files stay unchanged. If `tied` is true, the second
- * name of a tied weight is left out if its values equal those of the first name. The number of renamed and of left out
- * parameters is added to `notes`. Returns -1 with ERR_DATA if a tensor of experts is not [experts, rows, columns] or
- * its rows cannot be divided among its parts, if two parameters get the same name, or if a head differs from the
- * embedding to which config.json ties it.
+ * Replace s->param with the parameters that a saved folder of the model in config.json has. The model_type in
+ * config.json selects the table of names. Names that already are those of the files stay unchanged. If `tied` is true,
+ * the second name of a tied weight is left out if its values equal those of the first name. The number of renamed and
+ * of left out parameters is added to `notes`. Returns -1 with ERR_DATA if a tensor of experts is not [experts, rows,
+ * columns] or its rows cannot be divided among its parts, if two parameters get the same name, or if a head differs
+ * from the embedding to which config.json ties it.
  */
 MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes,
                               struct err *e);
 /*
- * The inverse of hf_saved_names(): replace s->param with the parameters that config.json's model has in memory, with
- * one tensor for the experts of a layer. Names that already are those in memory stay unchanged. Returns -1 with
+ * The inverse of hf_saved_names(): replace s->param with the parameters that the model in config.json has in memory,
+ * where all experts of a layer are one tensor. Names that are already names in memory stay unchanged. Returns -1 with
  * ERR_DATA if an expert is missing or has another shape or type than the others, or if two parameters get the same
  * name.
  */

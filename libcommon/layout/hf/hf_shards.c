@@ -31,7 +31,7 @@ struct fusion {
     int n;
     struct fusion_part *member;
     int n_experts;              /* number of experts of a layer: that of config.json, else that of the names; or 0 */
-    bool *has_experts;          /* [layers]: true for the layers that have a parameter of layers with experts */
+    bool *has_experts;          /* [layers]: true for layers with a parameter that only layers with experts have */
     int n_buffers;              /* number of buffers that are left out */
 };
 
@@ -93,13 +93,19 @@ static int by_fusion_place(const void *a, const void *b)
     return x->expert != y->expert ? x->expert - y->expert : x->part - y->part;
 }
 
-/* Returns the number of parts, of all experts if each has its own, that make up one Megatron-core parameter. */
+/*
+ * Returns the number of parts that make up one Megatron-core parameter. If each expert has its own parts, those of all
+ * experts count.
+ */
 static int n_fused_parts(const struct fusion *x, const struct family_rule *r)
 {
     return r->n_parts * (r->each_expert ? x->n_experts : 1);
 }
 
-/* Returns the first layer from `layer` on that has the rule's parameter. Returns the number of layers if none has. */
+/*
+ * Returns the first layer, starting at `layer`, that has the rule's parameter, or the number of layers if there is
+ * none.
+ */
 static int next_layer_of(const struct fusion *x, const struct family_rule *r, int layer)
 {
     while (layer < x->z->layers && (x->has_experts[layer] ? r->dense : r->moe))
@@ -108,8 +114,8 @@ static int next_layer_of(const struct fusion *x, const struct family_rule *r, in
 }
 
 /*
- * Check that a rule that matches at least one parameter matches all of its parts in all layers, or in those with or
- * without experts if it is a rule for these.
+ * Check a rule that matches at least one parameter: it must match all of its parts in all layers. A rule for layers
+ * with experts, or for layers without experts, must match in all layers of that kind.
  */
 static int check_fusion_rule_complete(const struct fusion *x, const struct family_rule *r)
 {
@@ -156,8 +162,8 @@ static int check_members(const struct fusion *x)
 }
 
 /*
- * Check that all tensors have one floating-point type, because Megatron's weights have one type. Tensors that are fp32
- * by their rule may differ.
+ * Check that all tensors have the same floating-point type, because all weights of Megatron have one type. Tensors that
+ * are fp32 by their rule may differ.
  */
 static int check_fused_dtypes(const struct fusion *x)
 {
@@ -196,8 +202,8 @@ static const struct tmap *map_of_weights(const struct param *p)
 
 /*
  * Compare a stored head with the embedding `table`. Returns 1 if they share a tensor, or if config.json ties them and
- * their values are equal. Returns 0 if config.json does not tie them or there is no embedding; nothing is compared
- * then. Returns -1 if config.json ties them, but they differ or cannot be read.
+ * their values are equal. Returns 0 without comparing if config.json does not tie them, or if there is no embedding.
+ * Returns -1 if config.json ties them, but they differ or cannot be read.
  */
 static int check_head_is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {
@@ -367,7 +373,9 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
     return n;
 }
 
-/* Returns the map of one state of a parameter that is made of these rows of its parts. All parts have the state. */
+/*
+ * Returns the map of one state of a parameter, which is made of these rows of its parts. All parts must have the state.
+ */
 static struct tmap *fuse(const struct fusion *x, enum state st, const struct fusion_part *m,
                          const struct fusion_rows *row, int n)
 {
@@ -386,7 +394,7 @@ static struct tmap *fuse(const struct fusion *x, enum state st, const struct fus
     return to;
 }
 
-/* Returns the map of a parameter of all experts in which the rows of gate and up alternate, with gate before up. */
+/* Returns the map of a parameter of all experts, changed so that rows of gate and rows of up alternate, gate first. */
 static struct tmap *separate_halves(const struct fusion *x, const struct param *p, const struct tmap *m)
 {
     const int64_t experts = p->shape[0], rows = p->shape[1];
@@ -403,7 +411,10 @@ static struct tmap *separate_halves(const struct fusion *x, const struct param *
     return to;
 }
 
-/* Set the shape of a parameter that is made of n parts: with one for each expert, experts are its first axis. */
+/*
+ * Set the shape of a parameter that is made of n parts. If there is a part for each expert, the experts are the first
+ * axis.
+ */
 static void shape_fused_param(const struct fusion *x, const struct fusion_part *m, const struct fusion_rows *row, int n,
                               struct param *to)
 {

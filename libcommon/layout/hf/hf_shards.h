@@ -17,9 +17,9 @@ struct param;
 
 /*
  * Replace s->param of a source that is a model folder. Of `o`, only repeat_to and the members for the spool file are
- * used. Returns -1 with ERR_DATA if a tensor has no rule, is missing, has no counterpart in Megatron-core, has another
- * type than the others, or has sizes that do not fit. Returns -1 with ERR_USAGE if repeat_to is not 0, but less than
- * the number of rows or far greater.
+ * used. Returns -1 with ERR_DATA if a tensor is missing, has no rule or no counterpart in Megatron-core, has another
+ * type than the other tensors, or has sizes that do not fit. Returns -1 with ERR_USAGE if repeat_to is not 0 and is
+ * smaller than the number of rows, or far larger.
  */
 MUST_CHECK int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes *z,
                             const struct hf_source_opts *o, struct report *notes, struct err *e);

@@ -118,8 +118,8 @@ static struct tmap *restore_imported_qkv_rows(struct opening *x, const struct tm
 }
 
 /*
- * Set the states of a parameter to the tensor of the files, `m`. It is the fp32 master weight, and if all tensors have
- * the weights' type, also the weight.
+ * Set the states of a parameter to `m`, the tensor in the files. It becomes the fp32 master weight. If all tensors have
+ * the type of the weights, it also becomes the weight.
  */
 static void set_states(struct opening *x, struct param *p, struct tmap *m)
 {
@@ -173,7 +173,7 @@ static int add_imported_place(struct opening *x, enum param_place place, int blo
     return 0;
 }
 
-/* Returns -1 with an error that lists all tensors that belong to no parameter. */
+/* Returns -1 with an error that lists all tensors which belong to no parameter. */
 static int check_unused(struct opening *x)
 {
     struct strbuf names = {0};
@@ -215,8 +215,8 @@ static int add_imported_params(struct opening *x)
     size_t most;
 
     /*
-     * The number of layers must not exceed the number of tensors: a number from a file must not decide how much memory
-     * is allocated.
+     * The number of layers must not exceed the number of tensors, because a number from a file must not determine how
+     * much memory is allocated.
      */
     if (x->c.n_layers > x->folder.n) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, but the files have %d tensors",
@@ -291,7 +291,10 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
-/* Add the tensors and files of x->o->from, a model folder of the layout hfstorage that source_open() has opened. */
+/*
+ * Add the tensors and files of x->o->from. This is a model folder of the layout hfstorage that source_open() has
+ * opened.
+ */
 static int copy_opened_tensors(struct opening *x)
 {
     const struct source *from = x->o->from;

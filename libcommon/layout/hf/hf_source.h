@@ -42,8 +42,8 @@ struct hf_source_opts {
 
 /*
  * Open `dir`. Notes about the values that were made up for the state are added to r. Returns NULL with ERR_SYS, or with
- * ERR_DATA if a tensor is missing, is unknown (the error names all unknown tensors) or has another shape than
- * config.json implies, if the head is not the embedding, or if Megatron does not support the model.
+ * ERR_DATA. It is ERR_DATA if a tensor is missing, is unknown (the error names all unknown tensors), or has another
+ * shape than config.json implies; if the head differs from the embedding; or if Megatron does not support the model.
  */
 MUST_CHECK struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r,
                                          struct err *e);

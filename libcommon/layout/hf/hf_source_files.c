@@ -282,8 +282,8 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
 }
 
 /*
- * Add the tensors that weight_map assigns to the file `name`, which cannot be read. They are marked with this reason.
- * *e is reported as a warning and cleared.
+ * Add the tensors that weight_map assigns to the file `name`, which cannot be read, and mark these tensors with the
+ * reason in *e. *e is reported as a warning and cleared.
  */
 static void lose_file(struct hf_folder *f, const json_t *map, const char *name, struct err *e)
 {
@@ -331,9 +331,9 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Warn if `total`, which the index at `path` states as the size of all tensors, is not their size. Loaders ignore this
- * number. Tensors with the same bytes in a .bin file may be counted once or each. Nothing is checked if a tensor cannot
- * be read or is a view, because its writer may have counted the bytes of the whole storage.
+ * Warn if `total`, the size of all tensors according to the index at `path`, is wrong. Loaders ignore this number.
+ * Tensors that share their bytes in a .bin file may be counted once or several times. Nothing is checked if a tensor
+ * cannot be read, or if a tensor is a view, because the writer may have counted the bytes of its whole storage.
  */
 static void check_total_size(const struct hf_folder *f, const json_t *total, const char *path)
 {

@@ -30,20 +30,23 @@ struct hf_stored {
 
 struct hf_folder {
     struct source *s;
-    /* the folder's files, which are already in s->files; NULL: files are looked up in the folder s->path */
+    /*
+     * listing with the folder's files, which are then already in s->files; NULL: files are looked up in the folder
+     * s->path
+     */
     const struct source_listing *l;
     /* receives reports of files that the index names but that cannot be read; NULL: such a file is an error */
     struct report *lost;
     const struct source_opts *o;        /* if `l` is set: the options of source_open() */
     struct report *r;                   /* receives findings about files that can be read; may be NULL */
-    /* CRCs from a manifest by tensor, which are checked when the tensors are read; or NULL */
+    /* CRCs from a manifest, by tensor, to be checked when the tensors are read; or NULL */
     json_t *crcs;
     int64_t n_runs;                     /* total number of runs of all views that are not contiguous */
     int n, cap;
     struct hf_stored *tensor;           /* sorted by name after hf_folder_read(); the caller frees the array */
 };
 /*
- * A function that reads the folder's files: it adds every tensor to f->tensor, in any order, and the files to s->file.
+ * A function that reads the folder's files. It adds every tensor to f->tensor, in any order, and the files to s->file.
  */
 typedef int hf_read_tensors(struct hf_folder *f, struct err *e);
 /* Read the tensors of the files that Transformers would load, and check them against the index. */
@@ -86,13 +89,13 @@ struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
 /* Returns the map of a stored tensor. */
 struct tmap *hf_stored_map(struct source *s, const struct hf_stored *t);
 /*
- * Returns the map of a tensor with copies of its last row appended, so that it has `rows` rows. The tensor must have at
- * least one row. At most HF_ROWS_MORE rows may be appended.
+ * Returns the map of a tensor with copies of its last row appended, so that the result has `rows` rows. The tensor must
+ * have at least one row. At most HF_ROWS_MORE rows may be appended.
  */
 struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t rows);
 /* Limit for appended rows. Padding has some thousand rows, and each appended row needs an extent. */
 enum { HF_ROWS_MORE = 1 << 22 };
-/* Returns 1 if two tensors hold the same bytes, 0 if not, -1 if they cannot be read. CRCs are not checked. */
+/* Returns 1 if two tensors have the same bytes, 0 if not, or -1 if one cannot be read. CRCs are not checked. */
 MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);
 
 /*

@@ -17,8 +17,8 @@
 enum { ALIGN = 4096, MATRICES_MAX = 1 << 16 };
 
 /*
- * Add the plan items that transpose one matrix: one item for each block of columns, which is as wide as the executor
- * accepts.
+ * Add the plan items that transpose one matrix. Each item is for one block of columns, which is as wide as the executor
+ * permits.
  */
 static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
 {

@@ -34,7 +34,10 @@ static struct pk *tuple_of_one(struct arena *a, struct pk *v)
 
 /* ---- arguments ---- */
 
-/* Returns a member of Megatron's enum PositionEmbeddingType. As for any enum in Python, the pickle holds its value. */
+/*
+ * Returns a member of Megatron's enum PositionEmbeddingType. The pickle holds the member's value, as for any Python
+ * enum.
+ */
 static struct pk *make_hf_position_type(struct arena *a, enum hf_arch arch)
 {
     enum { ABSOLUTE = 2, ALIBI = 3 };
@@ -112,8 +115,8 @@ static void topology_args(struct arena *a, struct pk *d)
 }
 
 /*
- * Returns the token ids as a list. Megatron has no such argument. It keeps the ids for a later export, which writes
- * them if no tokenizer gives them.
+ * Returns the token ids as a list. Megatron has no such argument. A later export uses the list if no tokenizer gives
+ * the ids.
  */
 static struct pk *token_ids(struct arena *a, const struct hf_config *c)
 {
@@ -150,7 +153,10 @@ static void copy_config_int(struct arena *a, struct pk *d, const char *arg, cons
         pk_set_int(a, d, arg, json_integer_value(v));
 }
 
-/* Returns the training arguments that readers of a checkpoint use, for a model that is neither BLOOM nor GPT-2. */
+/*
+ * Returns the training arguments that readers of a checkpoint use. They are made for a model that is neither BLOOM nor
+ * GPT-2.
+ */
 static struct pk *other_arguments(struct arena *a, const json_t *o)
 {
     static const char *const keys[][3] = {
@@ -179,7 +185,7 @@ static struct pk *other_arguments(struct arena *a, const json_t *o)
     return pk_object(a, "argparse", "Namespace", d);
 }
 
-/* Check that config.json has the number of layers, the hidden size and the number of heads. */
+/* Check that config.json states the number of layers, the hidden size and the number of heads. */
 static int check_sizes(const char *path, const json_t *o, struct err *e)
 {
     static const char *const keys[][2] = { { "num_hidden_layers", "n_layer" }, { "hidden_size", "n_embd" },

@@ -66,9 +66,9 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
 /* ---- tensors ---- */
 
 /*
- * Returns true if p is a position table that a converter has damaged. The reference's converter to universal form
- * merges this table as if it were split, although every tensor-parallel rank has the whole table. With several pipeline
- * stages it writes the last stage's copy, which is not trained.
+ * Returns true if p is a position table that a converter has damaged. DeepSpeed's converter to the universal form
+ * merges this table as if it were split, although every tensor-parallel rank has the whole table. If there are several
+ * pipeline stages, the converter writes the last stage's copy, which is not trained.
  */
 static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
@@ -110,8 +110,8 @@ static int check_exported_shape(const struct hf_target *t, const struct param_ro
 }
 
 /*
- * Choose the state of a parameter to write: the weights if they have the requested dtype, or else the fp32 master
- * weights (which are rounded only once), or else the weights, converted.
+ * Choose the state of a parameter to write. These are the weights if they have the requested dtype. Otherwise the fp32
+ * master weights are used, so that values are rounded only once, or, if there are none, the weights, converted.
  */
 static const struct tmap *choose_state(const struct hf_target *t, const struct param *p, enum state *st)
 {
@@ -214,8 +214,8 @@ static int add_exported_tensors(struct hf_target *t, struct err *e)
 /* ---- a model of any family ---- */
 
 /*
- * Returns the type in which a parameter is written. A buffer, integers and booleans keep their type. Returns DTYPE_N
- * for numbers that would have to be converted but cannot be.
+ * Returns the type in which a parameter is written. Buffers, integers and booleans keep their type. Returns DTYPE_N for
+ * numbers that must be converted but cannot be.
  */
 static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
 {
@@ -305,7 +305,7 @@ static void share_by_size(struct hf_target *t)
         uint64_t len = end ? 0 : t->tensor[i].len;
 
         if (!end && len > t->q.max_shard_bytes) {
-            /* a file of its own, with a lower number than the file that is not full yet */
+            /* a file of its own; its number is lower than that of the file that is not full yet */
             t->tensor[i].file = t->n_files++;
             continue;
         }
@@ -408,8 +408,8 @@ static int resolve_exported_vocab(struct hf_target *t, struct report *notes, str
 /* ---- config.json ---- */
 
 /*
- * Returns the type that most bytes have. Only fp32, fp16 and bf16 count. Returns DTYPE_N if no tensor has one of these
- * types.
+ * Returns the type that most bytes of the tensors have. Only fp32, fp16 and bf16 count. Returns DTYPE_N if no tensor
+ * has one of these types.
  */
 static enum dtype dtype_of_most(const struct hf_target *t)
 {
@@ -431,8 +431,8 @@ static enum dtype dtype_of_most(const struct hf_target *t)
 }
 
 /*
- * Set the dtype in config.json to the type that most bytes have. For a quantized model it is left unchanged, because
- * the type of the stored weights is not the type in which the model computes.
+ * Set the dtype in config.json to the type that most bytes of the tensors have. The dtype of a quantized model is left
+ * unchanged, because such a model does not compute in the type of its stored weights.
  */
 static void set_dtype(const struct hf_target *t, json_t *config)
 {

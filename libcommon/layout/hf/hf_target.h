@@ -27,12 +27,12 @@ struct hf_request {
     enum hf_format format;
     bool bare_names;                    /* leave "transformer." out of names */
     bool per_layer;                     /* one file per layer, like the published BLOOM */
-    /* if not per_layer: maximum size of a file in bytes; a tensor that is larger gets a file of its own */
+    /* if not per_layer: maximum size of a file in bytes; a larger tensor gets a file of its own */
     uint64_t max_shard_bytes;
     int64_t vocab;                      /* number of rows of the embedding to write; 0 for all */
     bool lossy;                         /* fp16: write infinity for values that are out of range */
     bool verify;                        /* read all tensors back before the folder is published */
-    /* The model may be any: tensors keep the source's names and shapes; only config.dtype is used from config. */
+    /* The model may be of any kind. Tensors keep the source's names and shapes. Only config.dtype of config is used. */
     bool named;
     const bool *transposed;  /* if named: [parameters] true if the matrix is stored as [in, out]; NULL if none is */
     bool as_is;                         /* if named: each tensor keeps its dtype */
@@ -43,10 +43,10 @@ struct hf_request {
 
 /* The options of an export. describe_as_hf() (layout_write.h) makes the request from them and from the source. */
 struct hf_options {
-    struct hf_request q;                /* the members format to verify and override, as the user gave them */
+    struct hf_request q;                /* members `format` to `verify`, and `override`, as the user gave these */
     int arch;                           /* an enum hf_arch; -1 if the user did not give one */
     bool strip_vocab;                   /* do not write the padding rows of the vocabulary */
-    int64_t vocab_tokens;  /* number of rows that are tokens, not padding; 0: as recorded in the checkpoint */
+    int64_t vocab_tokens;  /* number of rows that are tokens, not padding; 0: the number recorded in the checkpoint */
     const char *tokenizer;              /* folder of tokenizer files, or NULL */
     const json_t *config;               /* config.json that the user gave, or NULL */
     const char *config_path;            /* path of this config.json */
@@ -68,8 +68,8 @@ struct hf_tensor {
 };
 
 /*
- * The rows of a tensor that are stored in one file. These are all rows, unless the tensors of the folder are cut for
- * ranks (hfstorage).
+ * Those rows of a tensor that are stored in one file. These are all rows, except if the tensors of the folder are cut
+ * for ranks (hfstorage).
  */
 struct hf_piece {
     const struct hf_tensor *of;
@@ -87,7 +87,7 @@ struct hf_file {
 /* Another form of a model folder, which holds the same tensors in other safetensors files. */
 struct hf_form {
     const char *name;                   /* name of the layout, for the manifest */
-    /* Returns the pairs of a file's metadata other than "format". *n receives their number. */
+    /* Returns the pairs of a file's metadata other than "format", and sets *n to their number. */
     int (*metadata)(const struct hf_target *t, int file, struct arena *a, struct safetensors_text **out);
 };
 
@@ -107,15 +107,15 @@ struct hf_target {
 
 /*
  * Returns a target, or NULL with ERR_DATA if a parameter is missing, is unknown or has a wrong shape, or with ERR_USAGE
- * if the request cannot be fulfilled. `notes` receives information, for example which states are written.
+ * if the request cannot be fulfilled. `notes` receives facts about the result, for example which states are written.
  */
 MUST_CHECK struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes,
                                            struct err *e);
 void hf_target_free(struct hf_target *t);       /* t may be NULL */
 /*
  * If q.named is set, returns the config.json as it is written, including overrides. Its "dtype" (or "torch_dtype", if
- * the file has this key) is set to the type that most bytes have. Returns NULL if no config.json is written or q.named
- * is not set. The caller releases the object with json_decref().
+ * the file has this key) is set to the type that most bytes have. Returns NULL if q.named is not set, or if no
+ * config.json is written. The caller releases the object with json_decref().
  */
 MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
 /* Returns a name such as "model.safetensors.index.json", or NULL if the folder has no index. */

@@ -15,14 +15,14 @@
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Limits of a model. Numbers of layers and experts come from the files, so they must be bounded. */
+/* Limits of a model. The numbers of layers and experts come from files, so they must be limited. */
 enum { LAYERS_MAX = 1 << 16, EXPERTS_MAX = 1 << 16 };
 
 /* A parameter of the Transformers model, which is a piece of the source's parameter `from`. */
 struct piece {
     const struct param *from;
     const struct family_rule *rule;
-    /* part: index of this piece in the rule; layer: number of the block, from 0; -1 outside of the blocks */
+    /* part: index of this piece in the rule; layer: number of the block, counted from 0; -1: in no block */
     int part, layer;
     int expert;                 /* index of the expert, if each expert is a piece; otherwise -1 */
     bool stacked;               /* true if `from` holds all layers, and this piece is one of them */
@@ -152,7 +152,10 @@ static const char *strange_prefix(const struct source *s, const struct family *f
     return NULL;
 }
 
-/* Returns how many names the family has, apart from the head, whose name many families share. */
+/*
+ * Returns how many of the source's names belong to the family. The head is not counted, because many families share its
+ * name.
+ */
 static int names_known(const struct source *s, const struct family *f, bool unwrapped)
 {
     struct family_hit h;
@@ -276,7 +279,10 @@ static int block_of(const struct translation *t, const struct family_hit *h)
     return (int)(at - t->number);
 }
 
-/* Add the pieces of parameter x.from: one for each part, and for each expert if the rule has one parameter for each. */
+/*
+ * Add the pieces of parameter x.from: one per part, and if the rule has one parameter per expert, one per part and
+ * expert.
+ */
 static int add_pieces(struct translation *t, struct piece x)
 {
     const int axis = x.stacked;
@@ -335,8 +341,8 @@ static int check_pieces_unique(const struct translation *t)
 }
 
 /*
- * Set has_experts[block] for the blocks that have a parameter of layers with experts. Returns -1 with ERR_DATA if a
- * block also has one of layers without them.
+ * Set has_experts[block] to true for each block with a parameter that only layers with experts have. Returns -1 with
+ * ERR_DATA if a block also has a parameter that only layers without experts have.
  */
 static int find_expert_blocks(const struct translation *t, bool *has_experts)
 {
@@ -356,7 +362,7 @@ static bool is_in_block(const struct family_rule *r, bool has_experts)
     return has_experts ? !r->dense : !r->moe;
 }
 
-/* Check that a rule that matches a parameter of at least one block matches one in every block of its kind. */
+/* Check a rule that matches a parameter in at least one block: it must match one in every block of its kind. */
 static int check_rule_in_blocks(const struct translation *t, const struct family_rule *r, const bool *has_experts)
 {
     int next = 0;               /* the first block for which no piece has been found yet */
@@ -424,15 +430,18 @@ static void add_kind(const struct translation *t, int kind, struct rows *row, in
         row[(*n)++] = (struct rows){ (g * (q + 2) + (kind ? q + kind - 1 : 0)) * lanes, (kind ? 1 : q) * lanes };
 }
 
-/* Returns the number of leading axes of x->from: an axis of layers if it is stacked, and one of experts. */
+/*
+ * Returns the number of leading axes of x->from: one for layers if it is stacked, and one for experts if it holds all
+ * experts.
+ */
 static int n_outer_axes(const struct piece *x)
 {
     return x->stacked + x->rule->experts;
 }
 
 /*
- * Returns the map of the rows that make up a piece, of m, which maps a state of x->from. If the piece has all experts,
- * it has these rows of each of them.
+ * Returns the map of the rows that make up a piece. `m` maps a state of x->from. If the piece contains all experts, the
+ * map has these rows of each expert.
  */
 static struct tmap *cut_rows(struct translation *t, const struct piece *x, const struct tmap *m, const struct rows *row,
                              int n)
@@ -460,7 +469,7 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
     return to;
 }
 
-/* Returns the map of a state of a piece whose rows of gate and up alternate in Transformers. */
+/* Returns the map of a state of a piece in which, as in Transformers, rows of gate and rows of up alternate. */
 static struct tmap *interleave_rows(struct translation *t, const struct piece *x, const struct tmap *m)
 {
     const int64_t rows = x->from->shape[n_outer_axes(x)];
@@ -471,7 +480,7 @@ static struct tmap *interleave_rows(struct translation *t, const struct piece *x
 }
 
 /*
- * Choose the rows of the source's parameter that make up a piece, in order. `row` must have room for 3 * groups
+ * Choose the rows of the source's parameter that make up a piece, in their order. `row` must have room for 3 * groups
  * entries. Returns the number of entries, or -1 if the shape does not fit.
  */
 static int choose_piece_rows(struct translation *t, const struct piece *x, struct rows *row)
@@ -582,7 +591,9 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
 struct family *hf_find_family(const char *rules, const json_t *config, struct err *e)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    /* The model_type comes from the checkpoint, so it must be a plain word: a path could name any file. */
+    /*
+     * The model_type comes from the checkpoint, so it must be a plain word. If it were a path, it could name any file.
+     */
     struct family *f = rules ? family_open(rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
 
     if (rules && !f && e->kind == ERR_NONE) {

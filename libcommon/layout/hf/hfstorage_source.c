@@ -56,7 +56,7 @@ struct shard_reading {
     int last_rank;
     int n_numbers, cap_numbers;
     int *number;                        /* the second number of each file's name */
-    struct strbuf absent;               /* ranks below the highest rank that have no file, as text: "2, 5" */
+    struct strbuf absent;               /* ranks that have no file although a higher rank has one, as text: "2, 5" */
 };
 
 /* ---- names of files ---- */
@@ -97,8 +97,8 @@ static int refuse_shard(const char *file, const char *name, const char *why, str
 }
 
 /*
- * Read the offset of piece t into at[]. Returns -1 with ERR_DATA unless `info` has a number for each dimension of the
- * piece, and the piece ends below 2^63.
+ * Read the offset of piece t into at[]. Returns -1 with ERR_DATA if `info` does not have one number per dimension of
+ * the piece, or if the piece does not end below 2^63.
  */
 static int read_offset(const json_t *info, const struct safetensors_tensor *t, int64_t *at, const char *file,
                        struct err *e)
@@ -144,7 +144,9 @@ static int add_shard_piece(struct shard_reading *x, int file, const struct safet
     return 0;
 }
 
-/* Returns the JSON object with the offsets of a file's pieces, which the caller releases, or NULL with ERR_DATA. */
+/*
+ * Returns the JSON object with the offsets of a file's pieces, or NULL with ERR_DATA. The caller releases the object.
+ */
 static json_t *read_offsets(const struct safetensors *st, const char *file, struct err *e)
 {
     const char *text = safetensors_meta(st, HFSTORAGE_OFFSETS);
@@ -189,8 +191,8 @@ static int read_shard_file(struct shard_reading *x, const char *name, const stru
 }
 
 /*
- * Read a file. If missing files are allowed (x->f->lost is set), a file that cannot be read is reported there as a
- * warning, its pieces are left out, and the result is 0.
+ * Read a file. If missing files are permitted (x->f->lost is set), a file that cannot be read is reported there as a
+ * warning, its pieces are left out, and the function returns 0.
  */
 static int read_or_lose_shard(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
 {
@@ -233,9 +235,9 @@ static int by_number(const void *a, const void *b)
 }
 
 /*
- * Report the first number from 1 to `of` that no file's name has as its second number. The writer numbers the files of
- * the merged model: each of them has a tensor, so at least one rank writes a piece of it. The list of files decides how
- * long the loop runs, not a number from a name.
+ * Report the first number from 1 to `of` that is not the second number in any file's name. The writer numbers the files
+ * of the merged model. Each of these has a tensor, so at least one rank writes a piece of it, under that number. The
+ * length of the loop depends on the list of files, not on a number from a name.
  */
 static void report_missing_number(const struct shard_reading *x)
 {
@@ -366,8 +368,8 @@ static int read_shards(struct hf_folder *f, struct err *e)
 /* ---- the folder ---- */
 
 /*
- * Warn if the number of ranks is unknown, because the files do not contain it: there is no manifest, and no layer rules
- * for the model family in config.json that would show missing rows.
+ * Warn that the number of ranks is not known, because the files do not contain it. Nothing is reported if there is a
+ * manifest, or if layer rules for the model family in config.json would show that rows are missing.
  */
 static void report_unknown_ranks(const struct source *s, struct report *r)
 {

@@ -99,7 +99,7 @@ void hfstorage_cut(struct hf_target *t, int ranks)
     t->piece = arena_alloc(t->arena, ((size_t)t->n_pieces + 1) * sizeof *t->piece);
     for (int r = 0; r < ranks; r++)
         list_cut_pieces(t, r, t->piece + t->file[r].first);
-    for (int i = 0; i < t->n_tensors; i++)  /* the file that messages name is the one with the tensor's first piece */
+    for (int i = 0; i < t->n_tensors; i++)  /* messages about the tensor name the file that has its first piece */
         t->tensor[i].file = t->tensor[i].ndim && t->tensor[i].shape[0] ? 0 : i % ranks;
 }
 

@@ -39,7 +39,9 @@ static int64_t read_config_integer(const json_t *config, const char *const *key)
 
 /* ---- sizes in config.json ---- */
 
-/* Check that each size that config.json states at its top level is a whole number. A size of null is not stated. */
+/*
+ * Check that each size that config.json states at its top level is a whole number. A size of null counts as not stated.
+ */
 static void check_settings(const struct hf_claims *c)
 {
     static const struct { const char *key; int least; } sizes[] = {
@@ -71,8 +73,8 @@ static void check_settings(const struct hf_claims *c)
 /* ---- layers ---- */
 
 /*
- * Returns the number of a layer in a name: the number after the first word "layers", "h", "blocks", "block" or
- * "layer". *before receives the length of the text before the number. Returns -1 if the name has no such number.
+ * Returns the number of the layer in a name: the number after the first component "layers", "h", "blocks", "block" or
+ * "layer". *before is set to the length of the text before the number. Returns -1 if the name has no such number.
  */
 static int parse_layer_number(const char *name, size_t *before)
 {
@@ -102,9 +104,9 @@ static int cmp_claimed_layers(const void *a, const void *b)
 }
 
 /*
- * Check that the tensors' names contain no other layers than config.json states and, if `missing` is true, all of them.
- * Models with two stacks of layers (an encoder and a decoder) are not checked, because config.json then states several
- * numbers.
+ * Check the layer numbers in the tensors' names against the number of layers in config.json. There must be no other
+ * layers, and if `missing` is true, no layer may be missing. Models with two stacks of layers (an encoder and a
+ * decoder) are not checked, because config.json then states several numbers.
  */
 static void check_layers(const struct hf_claims *c, bool missing)
 {
@@ -147,7 +149,10 @@ static void check_layers(const struct hf_claims *c, bool missing)
     free(number);
 }
 
-/* Check that lists with a word for each layer, of the model or of its language model, have the length of the model. */
+/*
+ * Check the lists that have one word per layer of the model, or of its language model: their length must be the number
+ * of layers.
+ */
 static void check_layer_lists(const struct hf_claims *c)
 {
     static const char *const lists[] = { "layer_types", "mlp_layer_types" };
@@ -179,8 +184,8 @@ static bool is_embedding_weight_name(const char *name)
 }
 
 /*
- * Returns the width of the embedding that config.json states, or -1. Models whose embedding is not as wide as their
- * hidden size state the width under a key of its own.
+ * Returns the width of the embedding that config.json states, or -1. If the embedding is not as wide as the hidden
+ * size, the model states the width under a separate key.
  */
 static int64_t read_embedding_width(const json_t *config)
 {
@@ -206,7 +211,7 @@ static void check_claimed_sizes(const struct hf_claims *c, const struct param *p
                    (long long)p->shape[1], (long long)width);
 }
 
-/* Compare the size of the norm after the last layer with the hidden size, if the weights are not quantised. */
+/* Compare the size of the last norm with the hidden size, unless the weights are quantised. */
 static void check_final_norm(const struct hf_claims *c)
 {
     static const char *const names[] = { "model.norm.weight", "norm.weight", "transformer.ln_f.weight", "ln_f.weight",
@@ -226,7 +231,10 @@ static void check_final_norm(const struct hf_claims *c)
     }
 }
 
-/* Check that the number of heads divides the hidden size, as BLOOM and GPT-2, which state no head size, require. */
+/*
+ * Check that the number of heads divides the hidden size. BLOOM and GPT-2 require this, because they have no separate
+ * head size.
+ */
 static void check_heads_divide(const struct hf_claims *c)
 {
     static const char *const hidden_keys[] = { "hidden_size", "n_embd", NULL };

@@ -24,9 +24,8 @@ struct source;
  *   tied head   if tie_word_embeddings is true, a stored head must equal the embedding; if it is false, a model of a
  *               known family must have a head
  *   empty       no tensor may be without elements
- * A size that config.json does not state at its top level (but for example in text_config) is not checked. For a tied
- * head three samples are compared. If `sizes` is false, only settings and
- * the head are checked.
+ * A size that config.json does not state at its top level, but for example in text_config, is not checked. A tied head
+ * is compared with the embedding in three samples. If `sizes` is false, only settings and the head are checked.
  */
 void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,
                      struct report *r);

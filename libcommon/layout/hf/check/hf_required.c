@@ -13,22 +13,22 @@
 #include "libcommon/model/family.h"
 #include "libcommon/layout/hf/check/model_tensors.h"
 
-/* Maximum number of layers: a number that comes from a name must not decide how long a loop runs. */
+/* Maximum number of layers. A number that comes from a name must not determine how long a loop runs. */
 enum { NUMBERED_LAYERS_MAX = 1 << 16 };
 
 struct required_check {
     const struct source *s;
     const json_t *config;               /* as stored */
-    json_t *filled;                     /* with the defaults of settings that config.json does not state */
+    json_t *filled;                     /* config.json, with defaults for settings that it does not state */
     const struct model_facts *facts;
     const struct family *rules;         /* of the model; NULL if it has none, or is quantized */
     bool quantized;                     /* tensors of a module stand for its weight */
-    bool bare;                          /* the names lack the first word, facts->base, or have `first` in its place */
+    bool bare;                          /* if set, names lack facts->base or have `first` in its place */
     const char *first;                  /* "" or "transformer." */
     const char **name;                  /* [n]: the names of all parameters, sorted */
     int n;
-    int n_layers;                       /* highest number of a layer plus 1, at most the number in config.json */
-    bool *layer, *experts;              /* [n_layers]: the layer has a tensor; one of layers with experts */
+    int n_layers;                       /* highest layer number plus 1; at most the number in config.json */
+    bool *layer, *experts;              /* [n_layers]: layers with a tensor; those with one for experts */
     struct arena *arena;
     enum severity severity;
     struct report *r;
@@ -66,7 +66,10 @@ static int first_required_name(const struct required_check *c, const char *begin
     return low < c->n && str_starts(c->name[low], begin) ? low : c->n;
 }
 
-/* Returns the name in the files for one in the list: without the first word, or with another, if all names are so. */
+/*
+ * Returns the name in the files for a name in the list. The two differ if all names in the files lack the first
+ * component, or have another one.
+ */
 static const char *name_in_files(const struct required_check *c, const char *name)
 {
     if (!c->bare || !str_starts(name, c->facts->base))
@@ -75,7 +78,10 @@ static const char *name_in_files(const struct required_check *c, const char *nam
     return *c->first ? arena_fmt(c->arena, "%s%s", c->first, name) : name;
 }
 
-/* Returns true if the name belongs to the model without its head: it begins with the first word, and a dot. */
+/*
+ * Returns true if the name belongs to the model without its head, that is, if the name begins with facts->base and a
+ * dot.
+ */
 static bool is_of_base(const struct model_facts *m, const char *name)
 {
     const size_t n = strlen(m->base);
@@ -91,7 +97,7 @@ static bool is_unread_tensor(const struct required_check *c, const char *name)
     return false;
 }
 
-/* Returns true if the tensor of at least one expert exists; '#' in the name stands for the expert's number. */
+/* Returns true if the tensor exists for at least one expert. '#' in the name stands for the number of the expert. */
 static bool has_some_expert(const struct required_check *c, const char *name)
 {
     const char *mark = strchr(name, '#'), *begin = arena_strndup(c->arena, name, (size_t)(mark - name));
@@ -111,8 +117,8 @@ static bool has_some_expert(const struct required_check *c, const char *name)
 }
 
 /*
- * Returns true if the tensor exists, or cannot be read. In a quantized model any tensor of the module, such as qweight,
- * stands for its weight.
+ * Returns true if the tensor exists, or exists but cannot be read. In a quantized model, any tensor of the module, such
+ * as qweight, counts as its weight.
  */
 static bool has_tensor(const struct required_check *c, const char *name)
 {
@@ -129,7 +135,10 @@ static bool has_tensor(const struct required_check *c, const char *name)
     return is_unread_tensor(c, name);
 }
 
-/* Returns true if the tensor, or the one that may stand in its place, exists. A name with '*' needs the layer. */
+/*
+ * Returns true if the tensor exists, or another one that may replace it. A name with '*' requires the number of a
+ * layer.
+ */
 static bool has_required_tensor(const struct required_check *c, const struct model_tensor *t, int layer)
 {
     const char *name[2] = { t->name, t->other };
@@ -147,7 +156,7 @@ static bool has_required_tensor(const struct required_check *c, const struct mod
 
 /* ---- conditions ---- */
 
-/* Returns a copy of config.json with the defaults of the settings that it does not state. */
+/* Returns a copy of config.json that also has the defaults of the settings which config.json does not state. */
 static json_t *fill_defaults(const json_t *config, const struct model_facts *m)
 {
     json_t *filled = json_copy((json_t *)config);
@@ -173,7 +182,7 @@ static bool is_true_setting(const json_t *v)
            json_array_size(v) > 0 || json_object_size(v) > 0;
 }
 
-/* Returns the text of a setting: a string without quotes, or JSON. */
+/* Returns the value of a setting as text. A string has no quotes; any other value is JSON. */
 static const char *setting_text(struct arena *a, const json_t *v)
 {
     char *text = json_is_string(v) ? xstrdup(json_string_value(v)) : json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -196,7 +205,7 @@ static bool is_one_of(const char *list, const char *text)
     return false;
 }
 
-/* Returns the value of the setting that a condition names, for the layer; NULL if it is not known. */
+/* Returns the value, for this layer, of the setting that a condition names. Returns NULL if the value is not known. */
 static const json_t *condition_value(const struct required_check *c, const char *condition, int layer)
 {
     const char *key = arena_strndup(c->arena, condition + (*condition == '!'), strcspn(condition + 1, "!=") +
@@ -206,7 +215,7 @@ static const json_t *condition_value(const struct required_check *c, const char 
     return json_is_array(v) ? (layer < 0 ? NULL : json_array_get(v, (size_t)layer)) : v;
 }
 
-/* Returns true if the condition is known to hold for the layer (-1: the tensor belongs to none). */
+/* Returns true if the condition is known to hold for this layer. -1 stands for a tensor outside of the layers. */
 static bool condition_holds(const struct required_check *c, const char *condition, int layer)
 {
     const json_t *v;
@@ -235,7 +244,7 @@ static bool is_required(const struct required_check *c, const struct model_tenso
     return true;
 }
 
-/* Returns the settings that require the tensor: "model_type stablelm, use_qkv_bias true by default". */
+/* Returns the settings that require the tensor as text: "model_type stablelm, use_qkv_bias true by default". */
 static const char *reason_text(const struct required_check *c, const struct model_tensor *t, int layer)
 {
     const char *text = arena_fmt(c->arena, "model_type %s", c->facts->type);
@@ -255,7 +264,10 @@ static const char *reason_text(const struct required_check *c, const struct mode
 
 /* ---- layers ---- */
 
-/* Returns the number of the layer in `name` where the listed name has its '*', or -1. */
+/*
+ * Returns the number of the layer in `name`, at the position of '*' in the listed name. Returns -1 if the names do not
+ * match.
+ */
 static int layer_in_name(const char *listed, const char *name)
 {
     const char *star = strchr(listed, '*');
@@ -277,7 +289,7 @@ static bool is_of_experts(const struct model_tensor *t)
     return false;
 }
 
-/* Find out which layers have tensors, and which of them have one that only layers with experts have. */
+/* Find the layers that have tensors, and those that have a tensor which only layers with experts have. */
 static void find_layers(struct required_check *c)
 {
     const json_t *stated = json_object_get(c->filled, "num_hidden_layers");
@@ -322,7 +334,10 @@ static void report_required(const struct required_check *c, const struct model_t
                "with random values", star && all ? " in all layers" : "", reason_text(c, t, layer));
 }
 
-/* Returns true if hf_check_layers() looks for the tensor in each layer, because a rule of the family has its name. */
+/*
+ * Returns true if a rule of the family has the tensor's name. hf_check_layers() then looks for the tensor in each
+ * layer.
+ */
 static bool has_rule(const struct required_check *c, const struct model_tensor *t)
 {
     struct family_hit hit;
@@ -330,7 +345,7 @@ static bool has_rule(const struct required_check *c, const struct model_tensor *
     return c->rules && family_find(c->rules, family_layer_name(c->arena, t->name, 0), &hit);
 }
 
-/* Check a tensor of the layers: report it once if all layers that must have it lack it. */
+/* Check a tensor of the layers. If all layers that must have the tensor lack it, it is reported once. */
 static void check_layers_have(const struct required_check *c, const struct model_tensor *t)
 {
     int n_due = 0, n_missing = 0, first = -1;
@@ -351,7 +366,10 @@ static void check_layers_have(const struct required_check *c, const struct model
             report_required(c, t, l, false);
 }
 
-/* Returns true if the class in config.json is a language model, which has the tensors outside the base model. */
+/*
+ * Returns true if the class in config.json is a language model. Only such a class has the tensors outside of the base
+ * model.
+ */
 static bool is_language_model(const json_t *config)
 {
     const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
@@ -360,8 +378,8 @@ static bool is_language_model(const json_t *config)
 }
 
 /*
- * Returns true if the tensor must be looked for. hf_check_claims() reports a missing head of a model with rules if
- * config.json states that it is not tied.
+ * Returns true if the tensor must be looked for. Not looked for is the head of a model with rules whose config.json
+ * states that the head is not tied, because hf_check_claims() reports a missing one.
  */
 static bool is_checked(const struct required_check *c, const struct model_tensor *t)
 {
@@ -419,8 +437,8 @@ static void check_listed_tensors(struct required_check *c)
 }
 
 /*
- * Returns true if config.json states the number of heads, as each config.json of Transformers does, or the model has
- * none.
+ * Returns true if config.json states the number of heads, as each config.json of Transformers does, or if models of
+ * this type have no such setting.
  */
 static bool states_whole_model(const json_t *config, const struct model_facts *m)
 {
@@ -436,7 +454,7 @@ static bool states_whole_model(const json_t *config, const struct model_facts *m
     return !has_heads;
 }
 
-/* Returns the rules of the model_type, or NULL if it has none. */
+/* Returns the rules of the model_type, or NULL if there are none. */
 static struct family *open_rules_of(const char *type)
 {
     struct err ignored = {0};

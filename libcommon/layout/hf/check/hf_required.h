@@ -12,14 +12,14 @@ struct report;
 struct source;
 
 /*
- * Report findings "missing_param" of `severity` for tensors that s lacks and that Transformers would initialize with
- * random values. s must have the names of a Transformers folder. The tensors are those that model_tensors.h lists for
- * the model_type in config.json, under the settings of config.json or their defaults. A tensor that cannot be read
- * counts as present. A head is required only of a class that has one. A tensor that only some layers lack is reported
- * unless a rule of the model (model/family.h) has its name, because hf_check_layers() then compares the layers.
- * Nothing is reported if config.json does not state the number of heads, as each config.json of Transformers does. The
- * findings are warnings if config.json names code of its own (auto_map). If the model_type is not listed, a note
- * SOURCE_NOT_COMPARED states that missing tensors are not found.
+ * Report each tensor that s lacks, so that Transformers would initialize it with random values: findings
+ * "missing_param" of `severity`. s must have the names of a Transformers folder. The tensors are those that
+ * model_tensors.h lists for the model_type in config.json, under the settings of config.json or their defaults. A
+ * tensor that cannot be read counts as present. A head is required only if the class has one. If only some layers lack
+ * a tensor, it is reported here only if no rule of the model (model/family.h) has its name; otherwise hf_check_layers()
+ * compares the layers. Nothing is reported if config.json does not state the number of heads, as each config.json of
+ * Transformers does. The findings are warnings if config.json names code of its own (auto_map). If the model_type is
+ * not listed, a note SOURCE_NOT_COMPARED states that missing tensors are not found.
  */
 void hf_check_required(const struct source *s, const json_t *config, enum severity severity, struct report *r);
 

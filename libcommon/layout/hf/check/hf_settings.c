@@ -18,12 +18,15 @@ struct model_settings {
     const struct model_facts *facts;
     enum severity severity;
     struct report *r;
-    struct report *as_is;               /* findings for config.json as it is; NULL until they are needed */
+    struct report *as_is;               /* findings for config.json without changes; NULL until they are needed */
 };
 
 /* ---- numbers that config.json does not state ---- */
 
-/* Returns the findings of the other checks for the config.json with one more number; key NULL: as it is. */
+/*
+ * Returns the findings of the other checks if the number `value` is added to config.json under `key`. If `key` is NULL,
+ * config.json is checked without changes.
+ */
 static struct report *try_setting(const struct model_settings *c, const char *key, json_int_t value)
 {
     json_t *config = json_copy((json_t *)c->config);
@@ -49,7 +52,7 @@ static bool has_finding(const struct report *r, const struct finding *f)
     return false;
 }
 
-/* Returns the first error of r that is in neither of two other reports, or NULL if there is none. */
+/* Returns the first error of r that neither of the two other reports contains, or NULL if there is none. */
 static const struct finding *first_own_error(const struct report *r, const struct report *a, const struct report *b)
 {
     for (int i = 0; i < report_n(r); i++) {
@@ -62,8 +65,8 @@ static const struct finding *first_own_error(const struct report *r, const struc
 }
 
 /*
- * Returns the first error of `found` that neither `other` has nor config.json as it is. Most trials cause no error that
- * the caller's report does not have, and then nothing more has to be read.
+ * Returns the first error of `found` that is neither in `other` nor caused by config.json without changes. Most trials
+ * cause only errors that the caller's report already has; then nothing else is read.
  */
 static const struct finding *first_caused_error(struct model_settings *c, const struct report *found,
                                                 const struct report *other)
@@ -75,7 +78,7 @@ static const struct finding *first_caused_error(struct model_settings *c, const 
     return first_own_error(found, c->as_is, other);
 }
 
-/* Returns true if config.json of any model must have this number, because it is the size of tensors. */
+/* Returns true if the config.json of every model must state this number, because tensors have this size. */
 static bool is_size_setting(const char *key)
 {
     static const char *const keys[] = { "hidden_size", "n_embd", "d_model", "intermediate_size", "vocab_size",
@@ -89,9 +92,9 @@ static bool is_size_setting(const char *key)
 }
 
 /*
- * Check the default of a number that config.json does not state. Findings that the default causes, and another number
- * does not, contradict it. If both cause the same findings, no tensor depends on the number. Another number is tried
- * only if its findings matter, because a trial reads all names.
+ * Check the default of a number that config.json does not state. The default is contradicted if it causes findings that
+ * another number does not cause. If both cause the same findings, no tensor depends on the number. Another number is
+ * tried only if its findings matter, because each trial reads all names.
  */
 static void check_default(struct model_settings *c, const char *key, json_int_t value)
 {
@@ -112,7 +115,7 @@ static void check_default(struct model_settings *c, const char *key, json_int_t 
     report_free(other);
 }
 
-/* Returns true if there is an embedding of tokens: the files do not hold a part of a model alone. */
+/* Returns true if there is an embedding of tokens. Without one, the files hold only a part of a model. */
 static bool has_token_embedding(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -132,8 +135,8 @@ static bool is_heads_setting(const char *key)
 }
 
 /*
- * Check the default of each number, or of the number of heads alone. Where num_key_value_heads has no default, it is
- * that of num_attention_heads.
+ * Check the default of each number, or only the default of the number of heads. If num_key_value_heads has no default,
+ * the default is that of num_attention_heads.
  */
 static void check_defaults(struct model_settings *c, bool heads_alone)
 {
@@ -155,8 +158,9 @@ static void check_defaults(struct model_settings *c, bool heads_alone)
 }
 
 /*
- * Check the defaults, unless the files hold a part of a model, or config.json is a stub that some programs need: one
- * without the number of heads and another size, which no release of Transformers writes.
+ * Check the defaults. They are not checked if the files hold only a part of a model. They are also not checked if
+ * config.json is a stub, as some programs need it, which states neither the number of heads nor another size. No
+ * release of Transformers writes such a file.
  */
 static void check_absent_numbers(struct model_settings *c)
 {
@@ -174,7 +178,10 @@ static void check_absent_numbers(struct model_settings *c)
 
 /* ---- the class ---- */
 
-/* Returns true if `class` is a class of the models in `m`: their name and one of the endings of Transformers. */
+/*
+ * Returns true if `class` is a class of the models in `m`. Its name is that of the models, followed by one of the
+ * endings that Transformers uses.
+ */
 static bool is_class_of(const struct model_facts *m, const char *class)
 {
     static const char *const ends[] = { "ForCausalLM", "LMHeadModel", "Model", "TextModel", "ForSequenceClassification",
@@ -190,7 +197,7 @@ static bool is_class_of(const struct model_facts *m, const char *class)
     return false;
 }
 
-/* Report a missing head of a class for another task than language modelling. */
+/* Report that the head is missing, if the class is made for another task than language modelling. */
 static void check_class_head(const struct model_settings *c, const char *class)
 {
     for (int i = 0; i < c->facts->n_heads; i++) {

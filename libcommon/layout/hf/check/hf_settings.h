@@ -13,9 +13,9 @@ struct report;
 struct source;
 
 /*
- * Report findings of `severity` about a model whose model_type model_tensors.h lists. s must have the names of a
- * Transformers folder; `transposed` is as in hf_layers.h. Must follow hf_check_claims() and hf_check_layers() with the
- * same report, so that their findings are known.
+ * Check settings of a model whose model_type is listed in model_tensors.h. s must have the names of a Transformers
+ * folder. `transposed` is the same as in hf_layers.h. Call hf_check_claims() and hf_check_layers() with the same report
+ * before, so that their findings are known. The findings have the given severity:
  *   config         config.json does not state a number, and the tensors contradict the default of Transformers. If
  *                  it is a size that no tensor shows, this is a warning. A part of a model, without an embedding, and
  *                  a stub that lacks the number of heads and another size, are not checked.

@@ -13,7 +13,7 @@
 #include "libcommon/layout/hf/check/model_tensors.h"
 #include "libcommon/plan/tmap.h"
 
-/* Maximum number of dimensions of a shape in the list, and of characters of a setting's name. */
+/* Maximum number of dimensions of a shape in the list, and maximum length of a setting's name. */
 enum { SHAPE_DIMS_MAX = 4, SETTING_CHARS_MAX = 60 };
 
 struct shapes_check {
@@ -26,7 +26,7 @@ struct shapes_check {
 
 /* ---- sizes ---- */
 
-/* Returns true if Transformers has a number as the default of the setting. */
+/* Returns true if the default of the setting in Transformers is a number. */
 static bool has_default_number(const struct shapes_check *c, const char *key)
 {
     for (int i = 0; i < c->facts->n_defaults; i++)
@@ -45,9 +45,9 @@ static const char *alias_of_setting(const struct shapes_check *c, const char *ke
 }
 
 /*
- * Returns the number under `key` for the layer, or -1 if it is not stated; hf_check_settings() tries the defaults. The
- * size of a head is by default the hidden size divided by the number of heads, and heads of keys and values are as many
- * as those of queries, unless their default is a number.
+ * Returns the number under `key` for the layer, or -1 if config.json does not state it. hf_check_settings() tries the
+ * defaults. Two defaults are not numbers: the head size is the hidden size divided by the number of heads, and there
+ * are as many heads of keys and values as heads of queries.
  */
 static int64_t setting_number(const struct shapes_check *c, const char *key, int layer)
 {
@@ -71,7 +71,10 @@ static int64_t setting_number(const struct shapes_check *c, const char *key, int
     return heads > 0 && n > 0 ? n / heads : -1;
 }
 
-/* Returns the value of a sum of products of settings and numbers, such as "2*a+b", or -1 if it is not known. */
+/*
+ * Returns the value of a sum of products of settings and numbers, such as "2*a+b". Returns -1 if a setting is not
+ * known.
+ */
 static int64_t evaluate_size(const struct shapes_check *c, const char *text, size_t len, int layer)
 {
     int64_t sum = 0, product = 1;
@@ -105,7 +108,7 @@ static bool has_float_weights(const struct param *p)
     return m && (m->dtype == DTYPE_F32 || m->dtype == DTYPE_F16 || m->dtype == DTYPE_BF16);
 }
 
-/* Compare a tensor with its shape "[a*b,c]". Returns false if a size is not known. */
+/* Compare a tensor with its listed shape, such as "[a*b,c]". Returns false if a size is not known. */
 static bool check_shape_of(const struct shapes_check *c, const struct param *p, const char *shape, int layer)
 {
     int64_t want[SHAPE_DIMS_MAX];

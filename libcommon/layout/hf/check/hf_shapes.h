@@ -12,11 +12,11 @@ struct report;
 struct source;
 
 /*
- * Report findings "config" of `severity` for tensors of s, which must have the names of a Transformers folder, that
- * have another shape than rules/transformers.models gives for the settings of config.json. If the list gives no shape,
- * or a setting is not stated, the tensor must have the same shape in all layers that have it.
- * Nothing is reported if the model_type is not listed, if the model is quantized, or if config.json names code of its
- * own (auto_map).
+ * Report each tensor of s whose shape differs from the one that rules/transformers.models gives for the settings of
+ * config.json: findings "config" of `severity`. s must have the names of a Transformers folder. If the list gives no
+ * shape, or a setting is not stated, the tensor must have the same shape in all layers that have it. Nothing is
+ * reported if the model_type is not listed, if the model is quantized, or if config.json names code of its own
+ * (auto_map).
  */
 void hf_check_shapes(const struct source *s, const json_t *config, enum severity severity, struct report *r);
 

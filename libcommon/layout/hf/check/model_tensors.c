@@ -72,7 +72,7 @@ static struct tensor_list *find_tensor_list(const struct model_table *t, const c
     return NULL;
 }
 
-/* Add a tensor to the list of the block, with the conditions in word[0 .. n - 1] after its own. */
+/* Add a tensor to the list of the block. Its conditions are its own, followed by those in word[0 .. n - 1]. */
 static int add_model_tensor(struct table_reading *x, struct model_tensor tensor, const char **word, int n)
 {
     struct tensor_list *l = &x->t->list[x->t->n_lists - 1];
@@ -86,7 +86,10 @@ static int add_model_tensor(struct table_reading *x, struct model_tensor tensor,
     return 0;
 }
 
-/* Add the tensors "a.{b,c}.d" or "a.b|e.f", with a shape "[A,B]", and conditions after the word "if". */
+/*
+ * Parse a line with the tensors "a.{b,c}.d" or "a.b|e.f", which may have a shape "[A,B]", and conditions after the word
+ * "if".
+ */
 static int parse_tensor_line(struct table_reading *x, const char **word, int n)
 {
     struct arena *a = x->t->arena;
@@ -140,7 +143,9 @@ static int parse_has_line(struct table_reading *x, const char **word, int n)
     return 0;
 }
 
-/* "default KEY=VALUE ..." or "default KEY/ALIAS=VALUE ..."; the value "?" is none. */
+/*
+ * Parse a line "default KEY=VALUE ..." or "default KEY/ALIAS=VALUE ...". The value "?" means that there is no default.
+ */
 static int parse_default_line(struct table_reading *x, const char **word, int n)
 {
     for (int i = 1; i < n; i++) {
@@ -172,7 +177,7 @@ static int parse_head_line(struct table_reading *x, const char **word, int n)
     return 0;
 }
 
-/* End the block that is being read: its models receive its tensors, defaults and first word. */
+/* End the block that is being read. Its tensors, defaults and first name component are added to its models. */
 static void end_table_block(struct table_reading *x)
 {
     struct model_table *t = x->t;
