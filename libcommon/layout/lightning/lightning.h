@@ -31,7 +31,10 @@ struct source;
 struct source_opts;
 struct source_value;
 
-/* A tensor of state_dict that the optimizer may number: a floating-point tensor that is no second name of another. */
+/*
+ * A tensor of state_dict that the optimizer may number: it has floating-point numbers, and is not a second name of
+ * another tensor.
+ */
 struct lightning_tensor {
     const char *name;                   /* the parameter's name in the source */
     int ndim;

@@ -41,7 +41,9 @@ static bool refuse_states(const struct lightning_optimizer *p, const char *why)
 
 /* ---- numbers ---- */
 
-/* Check that the groups number 0, 1, 2 and so on, and count them. Returns false after a report otherwise. */
+/*
+ * Count the numbers in the groups, which must be 0, 1, 2 and so on. If these are not, reports this and returns false.
+ */
 static bool count_numbers(struct lightning_optimizer *p, struct pk *const *group, uint32_t n_groups)
 {
     const int n_tensors = p->x->n_tensors;
@@ -73,7 +75,10 @@ static bool is_without_decay(const struct pk *group)
     return optim_settings_number(group, "weight_decay", &decay) && decay == 0;
 }
 
-/* Assign numbers to the tensors, group by group. Returns false after a report if that is not possible. */
+/*
+ * Assign the optimizer's numbers to the tensors, group by group. If that is not possible, reports this and returns
+ * false.
+ */
 static bool assign_numbers(struct lightning_optimizer *p, struct pk *const *group, uint32_t n_groups)
 {
     const struct lightning *x = p->x;
@@ -94,7 +99,7 @@ static bool assign_numbers(struct lightning_optimizer *p, struct pk *const *grou
     return true;
 }
 
-/* Read the settings of the groups. Returns false after a report if their parameters are not known. */
+/* Read the settings of the groups. If a group's parameters are not known, reports this and returns false. */
 static bool read_lightning_groups(struct lightning_optimizer *p)
 {
     struct source *s = p->x->s;
@@ -129,7 +134,7 @@ static bool read_lightning_groups(struct lightning_optimizer *p)
 
 /* ---- states ---- */
 
-/* List the dict of each parameter's states. Returns false after a report if one belongs to no parameter. */
+/* List the dicts of states, one per parameter. If a dict belongs to no parameter, reports this and returns false. */
 static bool list_states(struct lightning_optimizer *p)
 {
     uint32_t n = 0;
@@ -145,7 +150,10 @@ static bool list_states(struct lightning_optimizer *p)
     return true;
 }
 
-/* Report a state that is no tensor, or has another shape than its parameter. Returns true if it has the same. */
+/*
+ * Returns true if a state has the shape of its parameter. Otherwise, or if the state is not a tensor, reports this and
+ * returns false.
+ */
 static bool check_state_shape(const struct lightning_optimizer *p, int number, const char *key,
                               const struct pt_tensor *t)
 {
@@ -210,7 +218,10 @@ static void read_states_of(struct lightning_optimizer *p, int number)
     }
 }
 
-/* Report each parameter that lacks a state of Adam that another one has, unless it has no state at all. */
+/*
+ * Report each parameter that lacks one of Adam's states although another parameter has this state. Parameters without
+ * any state are not reported.
+ */
 static void check_states_alike(const struct lightning_optimizer *p)
 {
     static const char *const keys[] = { "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
@@ -230,7 +241,7 @@ static void check_states_alike(const struct lightning_optimizer *p)
 
 /* ---- steps ---- */
 
-/* Read the step of a parameter. Returns false, after a report if it is not a number of steps. */
+/* Read the step of a parameter. Returns false if there is none, or, after a report, if it is not a number of steps. */
 static bool read_lightning_step(const struct lightning_optimizer *p, int of, double *step, bool *is_tensor)
 {
     const struct pk *v = p->state[of] ? pk_get(p->state[of], "step") : NULL;

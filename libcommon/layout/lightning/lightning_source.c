@@ -59,7 +59,8 @@ static void skip_read(const struct pt_files_job *j)
 
 /*
  * Returns true if loading the class or function `name` ("module.Class") could do more than make an object of the user's
- * program: it is a function that is called, or belongs to Python's own modules that reach the system.
+ * program. This is so for a function that is called, and for classes in those modules of Python that can access the
+ * system.
  */
 static bool acts_when_loaded(const struct pk *v, const char *name)
 {
@@ -75,7 +76,10 @@ static bool acts_when_loaded(const struct pk *v, const char *name)
     return v->type == PK_CALL && !isupper((unsigned char)(last ? last[1] : *name));
 }
 
-/* Report the classes and functions that could act when the file is loaded. Returns true if there is none. */
+/*
+ * Report the classes and functions that could do more than make an object when the file is loaded. Returns true if
+ * there are none.
+ */
 static bool check_lightning_classes(const struct lightning *x)
 {
     const struct pk_tree *tree = pt_tree(x->pt);
@@ -98,8 +102,8 @@ static bool check_lightning_classes(const struct lightning *x)
 }
 
 /*
- * Open the file. Findings about classes are made here, because hyper_parameters and callbacks may hold objects of the
- * user's classes. Returns false after a report if it cannot be opened.
+ * Open the file. check_lightning_classes() reports its classes instead of pt_files_keep(), because hyper_parameters and
+ * callbacks may hold objects of the user's classes. If the file cannot be opened, reports this and returns false.
  */
 static bool open_lightning_file(struct lightning *x, const struct source_listing *l)
 {
@@ -128,7 +132,10 @@ static bool open_lightning_file(struct lightning *x, const struct source_listing
 
 /* ---- the model ---- */
 
-/* Returns the length of the first word of all n names, with its dot, or 0 if they differ. */
+/*
+ * Returns the length of the first component of all n names, including its dot, or 0 if the names begin with different
+ * components.
+ */
 static size_t shared_attribute(struct pk *const *pair, uint32_t n)
 {
     const char *first = n ? pk_as_str(pair[0]) : NULL;
@@ -151,7 +158,7 @@ static void add_model_value(struct lightning *x, const char *name, const struct 
     lightning_add_value(x, &v);
 }
 
-/* Read a tensor of state_dict. `places` has the parameters by the place of their elements. */
+/* Read a tensor of state_dict. `places` maps the place of a parameter's elements to the parameter. */
 static void read_lightning_tensor(struct lightning *x, const char *name, const struct pk *v, struct names *places)
 {
     struct source *s = x->s;
@@ -184,7 +191,7 @@ static void read_lightning_tensor(struct lightning *x, const char *name, const s
     s->n_params++;
 }
 
-/* Read the model. Returns false after a report if the file has no dict of tensors. */
+/* Read the model. If the file does not have a dict of tensors, reports this and returns false. */
 static bool read_lightning_model(struct lightning *x)
 {
     struct source *s = x->s;

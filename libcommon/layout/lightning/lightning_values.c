@@ -7,7 +7,10 @@
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/layout/lightning/lightning.h"
 
-/* Limits of runs of a tensor that is not contiguous, and of values: shared dicts can have more paths than bytes. */
+/*
+ * Limits for the runs of a tensor that is not contiguous, and for values. Dicts can be shared, so there can be more
+ * paths than bytes.
+ */
 enum { RUNS_MAX = 1 << 20, VALUES_DEPTH = 8, VALUES_MOST = 1 << 16 };
 
 struct tmap *lightning_map(const struct lightning *x, const struct pt_tensor *t)
@@ -37,7 +40,7 @@ void lightning_add_value(struct lightning *x, const struct source_value *v)
     s->value[s->n_values++] = *v;
 }
 
-/* Returns the class of the first object in v, in `name`, or a description of v. */
+/* Returns the class of the first object in v, written to `name`, or a description of v. */
 static const char *class_of(const struct pk *v, char name[1024])
 {
     uint32_t n = 0;
@@ -49,7 +52,7 @@ static const char *class_of(const struct pk *v, char name[1024])
     return pk_class(v, name, 1024) ? name : "an unknown kind";
 }
 
-/* Add a value, or those of a dict that are plain or tensors. The others are reported, and left out. */
+/* Add a value. Of a dict, add the values that are plain or tensors. Other values are left out, which is reported. */
 static void add_lightning_value(struct lightning *x, const char *name, const struct pk *v, int depth)
 {
     struct pt_tensor t;
