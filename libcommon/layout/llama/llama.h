@@ -31,24 +31,27 @@ struct source;
 struct source_listing;
 struct source_opts;
 
-/* How ranks share a tensor. The embedding is cut by columns (Llama 1 and 2) or by rows (Llama 3): its width decides. */
+/*
+ * How ranks share a tensor. The embedding is cut by columns (Llama 1 and 2) or by rows (Llama 3). Its width shows
+ * which.
+ */
 enum llama_cut { LLAMA_WHOLE, LLAMA_ROWS, LLAMA_COLUMNS, LLAMA_EMBEDDING };
 
 /*
- * What a tensor becomes. In names, '*' is the number of a layer. A tensor of queries, keys and values becomes three
- * parameters, a tensor with to[0] NULL none.
+ * A rule for a tensor in the files. In names, '*' stands for the number of a layer. The tensor becomes the parameters
+ * in to[]: three if it has queries, keys and values; none if to[0] is NULL.
  */
 struct llama_rule {
     const char *from, *to[3];
     enum llama_cut cut;
-    bool turned;                /* the rows of each head are pairs: row 2j + h is row j of half h in Transformers */
+    bool turned;                /* the rows of a head are interleaved: row 2j + h is row j of half h */
 };
 
 /* The sizes that all forms state. */
 struct llama_sizes {
     int64_t hidden, layers, heads, groups, lanes;
     int64_t vocab;              /* -1 if it is not stated */
-    int64_t ffn;                /* -1 if it is not stated; then that of the first tensor that shows it */
+    int64_t ffn;                /* -1 if not stated; then it is that of the first tensor that shows it */
     bool norms, biases;         /* queries and keys have norms; queries, keys and values have biases */
 };
 
@@ -59,9 +62,12 @@ struct llama_form {
     const char *settings;       /* name of the file with the sizes */
     const struct llama_rule *rule;
     int n_rules;
-    /* Returns the rank in a name, or -1 if it is not the name of a file of weights. */
+    /* Returns the rank in a name, or -1 if the name is not that of a file of weights. */
     int (*rank_of)(const char *name);
-    /* Read x->sizes, and settings for x->config, from the text of the file of the sizes. Returns -1 with *e set. */
+    /*
+     * Read x->sizes, and the settings for x->config, from `text`, the contents of the settings file. Returns -1 with *e
+     * set if that fails.
+     */
     int (*read_settings)(struct llama *x, const char *text, struct err *e);
 };
 
@@ -79,11 +85,11 @@ struct llama {
     json_t *config;             /* config.json of the same model */
 };
 
-/* Open a folder of the form. x has the members s, l, o and r, and form. */
+/* Open a folder of this form. The members s, l, o, r and form of x must be set. */
 MUST_CHECK int llama_open(struct llama *x, struct err *e);
-/* Set *e: the file of the sizes states something that is not read. Returns -1. */
+/* Set *e to the error that the settings file states something that is not supported. Returns -1. */
 int llama_refuse_settings(const struct llama *x, struct err *e, const char *why);
-/* Check that the sizes describe a model, and put them into x->config. Returns -1 with *e set if they do not. */
+/* Check that the sizes describe a model, and add them to x->config. Returns -1 with *e set if they do not. */
 MUST_CHECK int llama_set_sizes(struct llama *x, struct err *e);
 
 #endif

@@ -41,9 +41,15 @@ bool litgpt_marks(const char *name)
     return litgpt_rank_of(name) == 0;
 }
 
-/* ---- model_config.yaml: lines "key: value", and values of several lines, which begin with a blank or a dash ---- */
+/*
+ * ---- model_config.yaml: lines "key: value"; a value of several lines continues in lines that begin with a blank or a
+ * dash ----
+ */
 
-/* Returns the value of a key as text, in the arena, or NULL. It is "" if it has several lines. */
+/*
+ * Returns the value of a key as text, in the arena. The text is "" if the value has several lines. Returns NULL if
+ * there is no such key.
+ */
 static const char *yaml_value(const struct llama *x, const char *text, const char *key)
 {
     const size_t n = strlen(key);
@@ -65,7 +71,7 @@ static bool is_null(const char *value)
     return !value || strcmp(value, "null") == 0 || strcmp(value, "~") == 0;
 }
 
-/* Returns the whole number under a key, `otherwise` if there is none, or -1 if the value is no whole number. */
+/* Returns the integer under a key, `otherwise` if the key is missing, or -1 if the value is not an integer. */
 static int64_t yaml_integer(const struct llama *x, const char *text, const char *key, int64_t otherwise)
 {
     const char *value = yaml_value(x, text, key);
@@ -78,7 +84,7 @@ static int64_t yaml_integer(const struct llama *x, const char *text, const char 
     return *end ? -1 : n;
 }
 
-/* Returns the number under a key, `otherwise` if there is none, or -1 if the value is no positive number. */
+/* Returns the number under a key, `otherwise` if the key is missing, or -1 if the value is not a positive number. */
 static double yaml_real(const struct llama *x, const char *text, const char *key, double otherwise)
 {
     const char *value = yaml_value(x, text, key);
@@ -100,7 +106,10 @@ static bool yaml_is_true(const struct llama *x, const char *text, const char *ke
 
 /* ---- the model ---- */
 
-/* The settings that the classes of Llama, Qwen2 and Qwen3 in Transformers do not have, and their only values. */
+/*
+ * Settings that the classes of Llama, Qwen2 and Qwen3 in Transformers do not have, each with the only value that is
+ * supported.
+ */
 static const struct { const char *key, *value; } only[] = {
     { "mlp_class_name", "LLaMAMLP" }, { "norm_class_name", "RMSNorm" }, { "n_expert", "0" },
     { "parallel_residual", "false" }, { "shared_attention_norm", "false" }, { "bias", "false" },
@@ -129,7 +138,7 @@ static int check_litgpt_settings(const struct llama *x, const char *text, struct
     return 0;
 }
 
-/* Returns true if the positions are scaled, in a form that config.json has in another way. */
+/* Returns true if the positions are scaled. config.json states the scaling in another form. */
 static bool has_other_rope(const struct llama *x, const char *text)
 {
     const char *value = yaml_value(x, text, "rope_adjustments");

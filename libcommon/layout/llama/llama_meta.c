@@ -41,7 +41,7 @@ bool meta_marks(const char *name)
     return meta_rank_of(name) >= 0;
 }
 
-/* Returns the whole number under the key, `otherwise` if there is none, or -1 if the value is no whole number. */
+/* Returns the integer under a key, `otherwise` if the key is missing, or -1 if the value is not an integer. */
 static int64_t params_integer(const json_t *params, const char *key, int64_t otherwise)
 {
     const json_t *v = json_object_get(params, key);
@@ -49,7 +49,7 @@ static int64_t params_integer(const json_t *params, const char *key, int64_t oth
     return !v || json_is_null(v) ? otherwise : json_is_integer(v) ? json_integer_value(v) : -1;
 }
 
-/* Returns the number under the key, `otherwise` if there is none, or -1 if the value is no positive number. */
+/* Returns the number under a key, `otherwise` if the key is missing, or -1 if the value is not a positive number. */
 static double params_real(const json_t *params, const char *key, double otherwise)
 {
     const json_t *v = json_object_get(params, key);
@@ -59,7 +59,7 @@ static double params_real(const json_t *params, const char *key, double otherwis
     return json_is_number(v) && json_number_value(v) > 0 ? json_number_value(v) : -1;
 }
 
-/* Returns true if the key is there with another value than null and false. */
+/* Returns true if the key exists and its value is neither null nor false. */
 static bool states(const json_t *params, const char *key)
 {
     const json_t *v = json_object_get(params, key);

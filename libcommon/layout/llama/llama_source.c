@@ -17,14 +17,17 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 
-/* Limits of sizes in settings, of runs of a part that is not contiguous, and for the missing files that are named. */
+/*
+ * Limits for sizes in settings, for the runs of a part that is not contiguous, and for missing files that are reported
+ * by name.
+ */
 enum { SIZE_MOST = 1 << 28, RUNS_MAX = 1 << 20, MISSING_NAMED = 16 };
 
 static const char head_name[] = "lm_head.weight";
 
 /* ---- files ---- */
 
-/* Returns true for a file that belongs to the weights: settings and tokenizers. */
+/* Returns true if the file is known to accompany the weights, such as settings and tokenizers. */
 static bool is_named_file(const struct llama *x, const char *name)
 {
     static const char *const known[] = { MANIFEST_NAME, DS_REPAIR_LOG_NAME, "checklist.chk", "tokenizer.model",
@@ -76,7 +79,10 @@ static void report_missing_rank(const struct llama *x, int rank)
                rank);
 }
 
-/* Report a file of rank `rank` that torch saved under the name of another rank: its archive has that name inside. */
+/*
+ * Report the file of rank `rank` if torch saved it under the name of another rank. The archive in the file contains
+ * that name.
+ */
 static void check_saved_name(const struct llama *x, int rank)
 {
     char *name = str_fmt("%s.pth", pt_prefix(rank_pt(x, rank)));
@@ -93,7 +99,7 @@ static void skip_read(const struct pt_files_job *j)
     (void)j;
 }
 
-/* Open the files of all ranks. Returns false after a report if one is missing or cannot be opened. */
+/* Open the files of all ranks. If a file is missing or cannot be opened, reports this and returns false. */
 static bool open_llama_files(struct llama *x)
 {
     struct pt_files o = { .s = x->s, .r = x->r, .threads = x->o->threads, .ctx = x, .read = skip_read };
@@ -171,7 +177,7 @@ static int read_llama_settings(struct llama *x, struct err *e)
 
 /* ---- tensors ---- */
 
-/* A tensor of the files: its rule, the layer's digits in its name, and its part on each rank. */
+/* A tensor of the files: its rule, the digits of the layer number in its name, and its part on each rank. */
 struct llama_tensor {
     const char *name;
     const struct llama_rule *rule;
@@ -180,7 +186,10 @@ struct llama_tensor {
     struct pt_tensor *part;             /* [n_ranks] */
 };
 
-/* Returns true if the name fits the pattern, in which '*' is a number. Sets *at and *digits to that number. */
+/*
+ * Returns true if the name matches the pattern, in which '*' stands for a number. Sets *at to the position of this
+ * number, and *digits to its length.
+ */
 static bool fits_pattern(const char *pattern, const char *name, const char **at, int *digits)
 {
     const char *star = strchr(pattern, '*');
@@ -213,7 +222,7 @@ static const char *name_in_transformers(const struct llama *x, const struct llam
     return star ? arena_fmt(x->s->arena, "%.*s%.*s%s", (int)(star - to), to, t->layer_digits, t->layer, star + 1) : to;
 }
 
-/* Returns the dimension that ranks cut, or -1 if each has the whole tensor. */
+/* Returns the dimension in which ranks cut the tensor, or -1 if each rank has the whole tensor. */
 static int cut_dimension(const struct llama *x, const struct llama_tensor *t)
 {
     const struct pt_tensor *p = &t->part[0];
@@ -225,7 +234,7 @@ static int cut_dimension(const struct llama *x, const struct llama_tensor *t)
     return t->rule->cut == LLAMA_EMBEDDING && p->shape[1] != x->sizes.hidden ? 1 : 0;
 }
 
-/* Check the parts of all ranks. Returns a reason why they do not make a tensor, or NULL. */
+/* Check the parts of all ranks. Returns NULL, or the reason why the parts do not form a tensor. */
 static const char *check_llama_parts(const struct llama *x, const struct llama_tensor *t)
 {
     const struct pt_tensor *p = t->part;
@@ -247,7 +256,7 @@ static const char *check_llama_parts(const struct llama *x, const struct llama_t
     return NULL;
 }
 
-/* Returns the rows [from, from + n) of t, in the order that they have in Transformers. */
+/* Returns rows [from, from + n) of t, in the order that these rows have in Transformers. */
 static struct pt_tensor view_of_rows(const struct llama *x, const struct pt_tensor *t, int64_t from, int64_t n,
                                      bool turned)
 {
@@ -272,7 +281,7 @@ struct llama_rows {
     int64_t from, n;
 };
 
-/* Make the map of these rows of all ranks. Returns NULL with the reason in *why. */
+/* Make the map of these rows, joined from all ranks. Returns NULL with the reason in *why if that fails. */
 static struct tmap *join_rows(const struct llama *x, const struct llama_tensor *t, struct llama_rows rows,
                               int64_t shape[TENSOR_MAX_DIM], const char **why)
 {
@@ -310,10 +319,10 @@ struct llama_reader {
     struct llama *x;
     const struct pk *model0;
     struct names *known;                /* name in Transformers -> index of the parameter */
-    struct names *places;               /* place of a tensor of rank 0 in its storage -> index of the parameter */
+    struct names *places;               /* place of a tensor of rank 0 in its storage -> parameter's index */
 };
 
-/* Report that a tensor cannot be read, under the name that it has in Transformers if there is a rule for it. */
+/* Report that a tensor cannot be read. If there is a rule for the tensor, its name in Transformers is reported. */
 static void refuse_tensor(const struct llama *x, const struct llama_tensor *t, const char *why)
 {
     const struct source_spot spot = { x->s->path, ERR_NO_BYTE };
@@ -378,7 +387,7 @@ static void add_llama_tensor(const struct llama_reader *d, const struct llama_te
         add_llama_param(d, t, k, (struct llama_rows){ from, rows[k] });
 }
 
-/* Returns the dict of tensors in a file: the file's own, or the one under the key "model". */
+/* Returns the dict of tensors in a file: the root, or the value of its key "model". */
 static const struct pk *dict_of_model(const struct pt *pt)
 {
     const struct pk *below = pk_get(pt_root(pt), "model");
@@ -413,7 +422,7 @@ static void read_llama_tensor(const struct llama_reader *d, const char *name)
         add_llama_tensor(d, &t);
 }
 
-/* Compare the names of a rank with those of rank 0. Returns false after a report. */
+/* Compare the names of a rank with those of rank 0. If the names differ, reports this and returns false. */
 static bool has_names_of_first(const struct llama_reader *d, int rank, struct pk **first, uint32_t n)
 {
     const struct pk *model = dict_of_model(rank_pt(d->x, rank));
@@ -432,7 +441,10 @@ static bool has_names_of_first(const struct llama_reader *d, int rank, struct pk
     return false;
 }
 
-/* Compare the number of files with the one by which the heads were divided. Returns false after a report. */
+/*
+ * Compare the number of files with the number of ranks among which the heads were divided. If they differ, reports this
+ * and returns false.
+ */
 static bool check_number_of_ranks(const struct llama_reader *d)
 {
     const struct llama *x = d->x;
@@ -474,7 +486,7 @@ static void read_llama_model(struct llama *x)
         read_llama_tensor(&d, pk_as_str(pair[2 * i]));
 }
 
-/* Compare whether a layer has a tensor with whether the settings state it. */
+/* Report a tensor that a layer has although the settings exclude it, or lacks although they require it. */
 static void check_stated(const struct llama *x, bool stated, const char *end, const char *setting)
 {
     for (int64_t i = 0; i < x->sizes.layers && i < x->s->n_params; i++) {
@@ -488,7 +500,7 @@ static void check_stated(const struct llama *x, bool stated, const char *end, co
     }
 }
 
-/* Make the config.json of the source, with the sizes that only the tensors state. */
+/* Make the config.json of the source. It includes the sizes that only the tensors show. */
 static void set_llama_config(struct llama *x)
 {
     struct source *s = x->s;
