@@ -33,12 +33,13 @@ struct source_listing;
 struct source_opts;
 
 /*
- * How tensor ranks share a tensor. Each rank has the whole tensor, some of its rows, some of its columns, or, where
- * gate and up projection of a gated MLP are one tensor, some rows of the gate followed by as many of the up projection.
+ * How tensor ranks share a tensor. Each rank has the whole tensor, some of its rows, or some of its columns. If one
+ * tensor contains the gate and the up projection of a gated MLP, each rank has some rows of the gate, followed by as
+ * many rows of the up projection.
  */
 enum megatron_cut { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_GATED_ROWS, CUT_UNKNOWN };
 
-/* A tensor of a stage, in the order in which the model lists them. */
+/* A tensor of a pipeline stage. The model lists its tensors in this order. */
 struct megatron_weight {
     int param;                          /* index in s->param */
     int chunk;                          /* virtual pipeline chunk of its stage */
@@ -60,10 +61,10 @@ struct megatron {
     const struct source_listing *l;
     const struct source_opts *o;
     struct report *r;
-    int tp, pp, chunks;                 /* numbers of tensor and pipeline ranks, and of chunks in each stage */
+    int tp, pp, chunks;                 /* numbers of tensor ranks, of pipeline ranks, and of chunks per stage */
     bool gated;                         /* the MLP is gated: args.swiglu */
     bool whole;                         /* the models of all ranks could be read */
-    int *file[MEGATRON_FILES];          /* [pp * tp]: index in s->file, or -1; of rank (t, p) at p * tp + t */
+    int *file[MEGATRON_FILES];          /* [pp * tp]: index in s->file, or -1; rank (t, p) is at p * tp + t */
     struct megatron_stage *stage;       /* [pp] */
 };
 
@@ -80,27 +81,30 @@ const char *megatron_param_name(struct arena *a, const char *name, int first_lay
 enum megatron_cut megatron_cut_of(const char *name, bool gated);
 
 /*
- * Put a tensor together from the parts of all tensor ranks. Returns its map, with the whole shape in shape[]; or NULL
- * with the reason in *why.
+ * Put a tensor together from the parts of all tensor ranks. Returns its map, and sets shape[] to the whole shape.
+ * Returns NULL with the reason in *why if that fails.
  */
 struct tmap *megatron_join(const struct megatron *x, enum megatron_cut cut, const struct pt_tensor *part,
                            int64_t shape[TENSOR_MAX_DIM], const char **why);
 /* Store the map of a state of weight w. */
 void megatron_set_state(const struct megatron *x, const struct megatron_weight *w, enum state st, struct tmap *map);
 
-/* Read the states, settings and step of the optimizer. Returns false after a report if its states are not known. */
+/*
+ * Read the states, the settings and the step of the optimizer. If the states are not known, reports this and returns
+ * false.
+ */
 bool megatron_read_optimizer(const struct megatron *x);
 /*
- * Read the states of stage p from the files distrib_optim.pt of its tensor ranks. Returns false after a report if they
- * cannot be assigned to the stage's weights.
+ * Read the states of stage p from the files distrib_optim.pt of its tensor ranks. If the states cannot be assigned to
+ * the weights of the stage, reports this and returns false.
  */
 bool megatron_read_buffers(const struct megatron *x, int p);
 /*
- * Compare the parameters and the arguments with each other, after all have been read; also the states, if `states` is
- * true.
+ * Compare parameters and arguments with each other. If `states` is true, check the states as well. Must be called after
+ * everything has been read.
  */
 void megatron_check(const struct megatron *x, bool states);
-/* Report that the optimizer's states are not known, with the way to go on without them. Returns false. */
+/* Report that the optimizer's states are not known, and how to continue without these. Returns false. */
 bool megatron_refuse_optimizer(const struct megatron *x, const struct pt *pt, const char *why);
 
 #endif

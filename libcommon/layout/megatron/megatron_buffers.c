@@ -17,14 +17,14 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/megatron/megatron.h"
 
-/* PLACED_MAX: each parameter of a stage is a level of recursion. */
+/* PLACED_MAX: maximum number of weights, because each weight of a stage is a level of recursion */
 enum { ALIGN = 64, COMPARED = 4096, TRIED_MAX = 1 << 16, PLACED_MAX = 1 << 14 };
 
 static const char *const state_keys[] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum state state_of_key[] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 enum { N_KEYS = sizeof state_keys / sizeof *state_keys };
 
-/* A buffer of a stage: its tensors in the files of all tensor ranks, and the weights that it holds. */
+/* A buffer of a stage: its tensors in the files of all tensor ranks, and the weights whose states it holds. */
 struct buffer {
     const struct megatron *x;
     int stage, n_weights, n_found, n_tried;
@@ -37,7 +37,7 @@ struct buffer {
 
 /* ---- places ---- */
 
-/* Read n elements of a contiguous tensor from element `at` on. */
+/* Read n elements of a contiguous tensor, starting at element `at`. */
 static int read_elements(const struct buffer *b, const struct pt_tensor *t, int64_t at, int64_t n, void *out)
 {
     const uint64_t size = (uint64_t)dtype_size(t->dtype);
@@ -47,8 +47,8 @@ static int read_elements(const struct buffer *b, const struct pt_tensor *t, int6
 }
 
 /*
- * Compare the first elements of a weight with the masters at `at`, on all tensor ranks. Returns 1 if they are equal
- * when rounded, 0 if not, -1 with *b->e set if they cannot be read.
+ * Compare the first elements of a weight with the master weights at element `at`, on all tensor ranks. Returns 1 if
+ * they are equal when rounded, 0 if not. Returns -1 with *b->e set if a file cannot be read.
  */
 static int masters_are_of(const struct buffer *b, const struct megatron_weight *w, int64_t at)
 {
@@ -77,8 +77,9 @@ static int masters_are_of(const struct buffer *b, const struct megatron_weight *
 }
 
 /*
- * Place weight number i and those after it. Weight i - 1 ends at `end`, and its bucket begins at `bucket`. Counts the
- * ways in b->n_found, and keeps the first one in b->found. Returns -1 with *b->e set if a file cannot be read.
+ * Place weight number i and all later weights. Weight i - 1 ends at `end`, and its bucket begins at `bucket`. Counts
+ * the possible placements in b->n_found, and keeps the first one in b->found. Returns -1 with *b->e set if a file
+ * cannot be read.
  */
 static int place_weights(struct buffer *b, int i, int64_t bucket, int64_t end)
 {
@@ -102,7 +103,7 @@ static int place_weights(struct buffer *b, int i, int64_t bucket, int64_t end)
     return 0;
 }
 
-/* Place all weights as one bucket. Returns true if this gives the length of the buffer. */
+/* Place all weights in one bucket. Returns true if the result has the length of the buffer. */
 static bool place_as_one_bucket(struct buffer *b)
 {
     int64_t end = 0;
@@ -114,7 +115,7 @@ static bool place_as_one_bucket(struct buffer *b)
     return end == b->n_elems;
 }
 
-/* Find where each weight begins. Returns a reason if that is not known. */
+/* Find where each weight begins. Returns the reason if that cannot be found. */
 static const char *find_places(struct buffer *b)
 {
     struct arena *a = b->x->s->arena;
@@ -135,7 +136,10 @@ static const char *find_places(struct buffer *b)
 
 /* ---- states ---- */
 
-/* Get the tensors of buffer number `index`, which has one dtype, on all tensor ranks. Returns a reason on failure. */
+/*
+ * Find the tensors of buffer number `index`, which has weights of one dtype, on all tensor ranks. Returns the reason if
+ * that fails.
+ */
 static const char *open_buffer(struct buffer *b, int index)
 {
     const struct megatron *x = b->x;
@@ -168,7 +172,7 @@ static const char *open_buffer(struct buffer *b, int index)
     return NULL;
 }
 
-/* Join the states of one weight, which begins at element `at` of the buffer. Returns a reason if that fails. */
+/* Join the states of one weight, which begin at element `at` of the buffer. Returns the reason if that fails. */
 static const char *join_buffer_states(const struct buffer *b, const struct megatron_weight *w, int64_t at)
 {
     const struct megatron *x = b->x;
@@ -196,7 +200,7 @@ static const char *join_buffer_states(const struct buffer *b, const struct megat
     return NULL;
 }
 
-/* Read the buffer of one chunk of the stage. Returns a reason if that fails. */
+/* Read the buffer of one chunk of the stage. Returns the reason if that fails. */
 static const char *read_buffer(struct buffer *b, int chunk)
 {
     const struct megatron_stage *st = &b->x->stage[b->stage];

@@ -26,7 +26,7 @@ static const struct pk *arg_of(const struct megatron *x, const char *key)
     return pk_get(x->s->run.args, key);
 }
 
-/* Returns the number of an argument, or -1 if it is missing, None or no number. */
+/* Returns the number that is the value of an argument, or -1 if the argument is missing, None or not a number. */
 static int64_t arg_number(const struct megatron *x, const char *key)
 {
     return pk_int_or(arg_of(x, key), -1);
@@ -37,7 +37,7 @@ static bool has_param(const struct megatron *x, const char *name)
     return source_param(x->s, name) != NULL;
 }
 
-/* Returns the part of a name after the layer's number, or NULL if it is in no layer. */
+/* Returns the part of a name that follows the layer's number, or NULL if the name is not in a layer. */
 static const char *name_in_layer(const char *name)
 {
     return core_layer_of(name) < 0 ? NULL : strchr(name + strlen("decoder.layers."), '.') + 1;
@@ -45,7 +45,7 @@ static const char *name_in_layer(const char *name)
 
 /* ---- places ---- */
 
-/* The embedding is in the first stage, the last norm and the head in the last one. */
+/* Check that the embedding is in the first stage, and the last norm and the head are in the last stage. */
 static void check_stages(const struct megatron *x)
 {
     for (int p = 0; p < x->pp; p++)
@@ -63,7 +63,7 @@ static void check_stages(const struct megatron *x)
         }
 }
 
-/* Compare the number of chunks of a stage's model with the arguments, where a model without chunks has None. */
+/* Compare the number of chunks in a stage with the arguments. For a model without chunks, the argument is None. */
 static void check_chunks(const struct megatron *x)
 {
     static const char key[] = "virtual_pipeline_model_parallel_size";
@@ -123,7 +123,7 @@ static bool layer_has(const struct layer_names *l, int layer, const char *name)
     return i >= 0 && l->has[i * l->n_layers + layer];
 }
 
-/* Compare the names of all layers of one kind. Returns after the first layer that lacks one. */
+/* Compare the names of all layers of one kind. Reports the first layer that lacks a name, and then returns. */
 static void compare_layers(const struct megatron *x, const struct layer_names *l)
 {
     for (int i = 0; i < l->n; i++)
@@ -190,7 +190,7 @@ static void check_names(const struct megatron *x)
 
 /* ---- states ---- */
 
-/* Each parameter has the states that others have, and weights of 16 bits with moments have masters, too. */
+/* Check that each parameter has the states that others have, and that 16-bit weights with moments also have masters. */
 static void check_states_complete(const struct megatron *x)
 {
     int n_of[STATE_N] = {0};

@@ -9,7 +9,7 @@
 #include "libcommon/layout/engine/tile_join.h"
 #include "libcommon/layout/megatron/megatron.h"
 
-/* Maximum number of runs of a part that is not contiguous in its storage. */
+/* Maximum number of contiguous runs of a part that is not contiguous in its storage. */
 enum { RUNS_MAX = 1 << 20 };
 
 const struct pt *megatron_pt(const struct megatron *x, enum megatron_file kind, int stage, int tp)
@@ -37,13 +37,13 @@ bool megatron_refuse_optimizer(const struct megatron *x, const struct pt *pt, co
     return false;
 }
 
-/* Rows [from, from + n) of a rank's tensor, which lie at `at` in dimension `dim` of the whole tensor. */
+/* Rows [from, from + n) of a rank's tensor. Their position in dimension `dim` of the whole tensor is `at`. */
 struct rank_rows {
     int64_t from, n, at;
     int dim;
 };
 
-/* Make the part of the whole tensor that is these rows of `t`. Returns a reason if that fails. */
+/* Set *p to the part of the whole tensor that consists of these rows of `t`. Returns the reason if that fails. */
 static const char *make_part(const struct megatron *x, const struct pt_tensor *t, struct rank_rows rows,
                              struct tile_part *p)
 {
@@ -66,7 +66,10 @@ static const char *make_part(const struct megatron *x, const struct pt_tensor *t
     return p->extent ? NULL : "its elements are scattered over its storage";
 }
 
-/* Check that the parts of all tensor ranks have one type and shape, in which they can be cut so. Returns a reason. */
+/*
+ * Check that the parts of all tensor ranks have the same type and shape, and that this shape can be cut in this way.
+ * Returns the reason if not.
+ */
 static const char *compare_parts(const struct megatron *x, enum megatron_cut cut, const struct pt_tensor *part)
 {
     for (int t = 1; t < x->tp; t++)

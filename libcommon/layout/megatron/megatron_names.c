@@ -35,7 +35,7 @@ const char *megatron_param_name(struct arena *a, const char *name, int first_lay
     return arena_fmt(a, "%s%d.%s%s", layers, first_layer + layer, begin, rest);
 }
 
-/* Returns true if the name ends with ".<module>.<what>"; `what` may be followed by digits, as in "weight3". */
+/* Returns true if the name ends with ".<module>.<what>". `what` may be followed by digits, as in "weight3". */
 static bool ends_with_module(const char *name, const char *module, const char *what)
 {
     size_t n = strlen(name);
@@ -60,7 +60,7 @@ enum megatron_cut megatron_cut_of(const char *name, bool gated)
         { "linear_fc1", "weight", CUT_GATED_ROWS }, { "linear_fc1", "bias", CUT_GATED_ROWS },
         { "linear_proj", "weight", CUT_COLUMNS }, { "linear_fc2", "weight", CUT_COLUMNS },
         { "linear_proj", "bias", CUT_NONE }, { "linear_fc2", "bias", CUT_NONE },
-        /* Megatron-core's own modules cut these, those of Transformer Engine do not. */
+        /* The modules of Megatron-core cut these weights; those of Transformer Engine do not. */
         { "linear_q_down_proj", "weight", CUT_UNKNOWN }, { "linear_kv_down_proj", "weight", CUT_UNKNOWN },
         { "position_embeddings", "weight", CUT_NONE }, { "router", "weight", CUT_NONE },
         { "router", "bias", CUT_NONE }, { "router", "expert_bias", CUT_NONE },

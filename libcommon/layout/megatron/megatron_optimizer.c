@@ -20,7 +20,7 @@
 
 enum { GROUPS_MAX = 2 };
 
-/* Returns the optimizer's dict of a rank. A list of one optimizer is this optimizer. */
+/* Returns the optimizer's dict of a rank. If the file has a list of one optimizer, returns this optimizer. */
 static const struct pk *optimizer_of(const struct pt *pt)
 {
     const struct pk *o = pt ? pk_get(pt_root(pt), "optimizer") : NULL;
@@ -55,7 +55,7 @@ static bool weight_decays(const struct param *p)
     return p->ndim != 1 && !str_ends(p->name, ".bias");
 }
 
-/* Returns the number of the group that has the weight, by Megatron-core's rule. */
+/* Returns the number of the group to which the weight belongs by Megatron-core's rule. */
 static int group_of_weight(const struct megatron *x, const struct megatron_weight *w)
 {
     const struct optim_groups *g = x->s->groups;
@@ -63,7 +63,7 @@ static int group_of_weight(const struct megatron *x, const struct megatron_weigh
     return g->n == 2 && group_decays(g->group[0].settings) != weight_decays(&x->s->param[w->param]);
 }
 
-/* Compare the settings of a rank's groups with those of rank 0. Returns false after a report. */
+/* Compare the settings of a rank's groups with those of rank 0. If they differ, reports this and returns false. */
 static bool compare_group_settings(const struct megatron *x, const struct pt *pt, struct pk *const *first, int n)
 {
     int n_other;
@@ -79,7 +79,7 @@ static bool compare_group_settings(const struct megatron *x, const struct pt *pt
     return same || (x->o->accept_mismatch && n == n_other);
 }
 
-/* Record the groups with their parameters. Returns the number of groups, or 0 after a report. */
+/* Record the groups with their parameters. Returns the number of groups. If that fails, reports this and returns 0. */
 static int read_megatron_groups(const struct megatron *x)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
@@ -116,7 +116,10 @@ static int read_megatron_groups(const struct megatron *x)
 
 /* ---- steps ---- */
 
-/* Record a step, which all parameters and groups share. Returns false after a report. */
+/*
+ * Record a step, which must be the same for all parameters and groups. If the step is another one or is not valid,
+ * reports this. Returns false if the step cannot be accepted.
+ */
 static bool set_megatron_step(const struct megatron *x, const struct pt *pt, const char *where, double step)
 {
     struct source *s = x->s;
@@ -135,7 +138,10 @@ static bool set_megatron_step(const struct megatron *x, const struct pt *pt, con
     return adam_step_is_valid(step) && x->o->accept_mismatch;
 }
 
-/* Read the step v; NULL is none. Returns false if there is none, or, after a report, if it is no number. */
+/*
+ * Read the step v, which may be NULL. Returns false if there is none. If it is not a number, reports this and returns
+ * false.
+ */
 static bool read_step_value(const struct megatron *x, const struct pt *pt, const struct pk *v, double *step)
 {
     bool is_tensor;
@@ -150,7 +156,10 @@ static bool read_step_value(const struct megatron *x, const struct pt *pt, const
     return false;
 }
 
-/* Read the steps of a rank's groups, where optimizers other than torch's have them. Returns false after a report. */
+/*
+ * Read the steps of a rank's groups. Optimizers other than torch's store their steps there. If the steps are not valid,
+ * reports this and returns false.
+ */
 static bool read_group_steps(const struct megatron *x, const struct pt *pt)
 {
     uint32_t n = 0;
@@ -174,7 +183,7 @@ struct weight_states {
     const struct pk *master, *state;
 };
 
-/* A plain optimizer of one rank, whose parameters are being assigned. */
+/* A plain optimizer of one rank, while parameters are being assigned to its states. */
 struct plain_rank {
     const struct pt *pt;
     const struct pk *state;             /* torch's dict of states by number */
@@ -183,7 +192,7 @@ struct plain_rank {
     uint32_t at_number[GROUPS_MAX], at_master[GROUPS_MAX];
 };
 
-/* Get the lists of numbers and of masters of all groups. Returns a reason if they have another form. */
+/* Read the numbers and the masters that the groups list. Returns the reason if they have another form. */
 static const char *begin_plain_rank(const struct pt *pt, int n_groups, struct plain_rank *k)
 {
     const struct pk *optimizer = optimizer_of(pt), *masters = pk_get(optimizer, "fp32_from_fp16_params");
@@ -224,7 +233,7 @@ static const struct pk *state_by_number(const struct pk *states, const struct pk
     return NULL;
 }
 
-/* Find the next tensors of group g for weight w of tensor rank t. Returns a reason if there are none that fit. */
+/* Find the next tensors of group g that fit weight w of tensor rank t. Returns the reason if there are none. */
 static const char *find_rank_states(const struct megatron *x, struct plain_rank *k, int g,
                                       const struct megatron_weight *w, int t, struct weight_states *out)
 {
@@ -247,7 +256,9 @@ static const char *find_rank_states(const struct megatron *x, struct plain_rank 
     return NULL;
 }
 
-/* Join one tensor of all tensor ranks, v[t], and store it as a state of the weight. Returns a reason if it fails. */
+/*
+ * Join one tensor from all tensor ranks, v[t], and store it as a state of the weight. Returns the reason if that fails.
+ */
 static const char *join_state(const struct megatron *x, const struct megatron_weight *w, struct plain_rank *const *k,
                               const struct pk *const *v, enum state st)
 {
@@ -330,7 +341,7 @@ static const char *read_weight_states(const struct megatron *x, struct plain_ran
     return why;
 }
 
-/* Read the states of one stage. Returns false after a report if they cannot be assigned. */
+/* Read the states of one stage. If the states cannot be assigned to weights, reports this and returns false. */
 static bool read_plain_stage(const struct megatron *x, int stage, int n_groups)
 {
     struct plain_rank *rank = xcalloc((size_t)x->tp, sizeof *rank), **k = xcalloc((size_t)x->tp, sizeof *k);
@@ -363,7 +374,9 @@ static bool has_distributed_files(const struct megatron *x)
     return false;
 }
 
-/* Add the optimizer's values that are not states to the values of the source: settings of groups, a loss scale. */
+/*
+ * Add those values of the optimizer that are not states to the values of the source: settings of groups, a loss scale.
+ */
 static void add_optimizer_values(const struct megatron *x, const struct pt *pt)
 {
     static const char *const keys[] = { "param_groups", "grad_scaler" };

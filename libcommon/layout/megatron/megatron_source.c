@@ -16,7 +16,10 @@
 #include "libcommon/layout/megatron/megatron.h"
 #include "libcommon/layout/pt_files.h"
 
-/* Limits for numbers in the names of folders, for chunks of a stage, and for the missing files that are named. */
+/*
+ * Limits for numbers in the names of folders, for the chunks of a stage, and for missing files that are reported by
+ * name.
+ */
 enum { RANKS_MAX = 1 << 12, CHUNKS_MAX = 64, MISSING_NAMED = 16 };
 
 static const char *const file_names[MEGATRON_FILES] = { "model_optim_rng.pt", "distrib_optim.pt" };
@@ -35,8 +38,8 @@ static const char *parse_rank_digits(const char *s, size_t digits, int *out)
 }
 
 /*
- * Parse the folder in a name such as "mp_rank_01_000/model_optim_rng.pt". A rank that the name does not have is -1.
- * Returns the text after the folder, or NULL if it is no folder of a rank.
+ * Parse the folder in a name such as "mp_rank_01_000/model_optim_rng.pt". A rank that is not in the name is set to -1.
+ * Returns the text after the folder, or NULL if this is not the folder of a rank.
  */
 static const char *parse_rank_folder(const char *name, int rank[3])
 {
@@ -49,7 +52,7 @@ static const char *parse_rank_folder(const char *name, int rank[3])
     return s;
 }
 
-/* Parse the name of a file. Returns false if it is not one of this layout. */
+/* Parse the name of a file. Returns false if this layout has no file of this name. */
 static bool parse_megatron_name(const char *name, enum megatron_file *kind, int rank[3])
 {
     const char *s = parse_rank_folder(name, rank);
@@ -64,7 +67,7 @@ static bool parse_megatron_name(const char *name, enum megatron_file *kind, int 
     return false;
 }
 
-/* Also true for the folder of a rank, by which the folder above it is found to be a checkpoint. */
+/* Also returns true for the folder of a rank. The folder above it is thereby found to be a checkpoint. */
 bool megatron_marks(const char *name)
 {
     enum megatron_file kind;
@@ -146,7 +149,7 @@ static void report_missing_file(const struct megatron *x, enum megatron_file kin
                file_names[kind]);
 }
 
-/* Report the files that are missing. The optimizer's may all be. */
+/* Report missing files. If all files of the optimizer are missing, this is permitted. */
 static void report_missing_files(const struct megatron *x)
 {
     for (int k = 0; k < MEGATRON_FILES; k++) {
@@ -181,7 +184,7 @@ static void open_megatron_files(struct megatron *x)
 
 /* ---- arguments ---- */
 
-/* Report a number of the arguments that contradicts the folders. */
+/* Report an argument with a number of ranks if the folders contradict it. */
 static void check_rank_argument(const struct megatron *x, const struct pt *pt, const char *key, int64_t found,
                                 const char *what)
 {
@@ -194,8 +197,9 @@ static void check_rank_argument(const struct megatron *x, const struct pt *pt, c
 }
 
 /*
- * Compare the number of the process that saved a file with the names of its folder: tensor ranks are numbered first,
- * pipeline ranks last, or, with --use-tp-pp-dp-mapping, next (megatron/core/parallel_state.py).
+ * Compare the number of the process that saved a file with the ranks in the name of its folder. Processes are numbered
+ * by tensor rank first, and by pipeline rank last, or with --use-tp-pp-dp-mapping, by pipeline rank next
+ * (megatron/core/parallel_state.py).
  */
 static void check_saving_rank(const struct megatron *x, const struct pt *pt, int stage, int tp)
 {
@@ -245,7 +249,7 @@ static void compare_megatron_files(struct megatron *x)
     free(its);
 }
 
-/* Read the run state, and what the arguments say of the model. */
+/* Read the run state, and the facts about the model that the arguments state. */
 static int read_megatron_run(struct megatron *x, struct err *e)
 {
     const struct pt *pt = megatron_pt(x, MEGATRON_MODEL, 0, 0);
@@ -309,7 +313,10 @@ struct chunk_reader {
     struct names *dense;                /* the layers of this chunk whose MLP is not one of experts */
 };
 
-/* Get the pairs of all tensor ranks, which must list the same names in the same order. Returns false after a report. */
+/*
+ * Read the pairs of all tensor ranks. If these do not list the same names in the same order, reports this and returns
+ * false.
+ */
 static bool list_chunk_pairs(struct chunk_reader *c)
 {
     const struct megatron *x = c->x;
@@ -355,7 +362,7 @@ static struct param *add_megatron_param(const struct chunk_reader *c, const char
     return p;
 }
 
-/* Returns true if the tensor is the copy of the embedding that the last stage has if the two are tied. */
+/* Returns true if the tensor is the last stage's copy of a tied embedding. */
 static bool is_tied_copy(const struct chunk_reader *c, const char *name)
 {
     const struct pk *args = c->x->s->run.args;
@@ -375,7 +382,7 @@ static struct megatron_weight *add_stage_weight(const struct chunk_reader *c)
     return &st->weight[st->n++];
 }
 
-/* Read tensor number i of the chunk's dicts, which is called `name` in the files. */
+/* Read tensor number i of the chunk's dicts. `name` is its name in the files. */
 static void read_model_tensor(struct chunk_reader *c, uint32_t i, const char *name)
 {
     struct megatron *x = c->x;
@@ -416,7 +423,7 @@ static void read_model_tensor(struct chunk_reader *c, uint32_t i, const char *na
     *add_stage_weight(c) = w;
 }
 
-/* Find the layers whose MLP is not one of experts. Returns the number of layers of the chunk. */
+/* Find the layers whose MLP has no experts. Returns the number of layers of the chunk. */
 static int find_layers(struct chunk_reader *c)
 {
     int n = 0;
@@ -433,7 +440,7 @@ static int find_layers(struct chunk_reader *c)
     return n;
 }
 
-/* Read one chunk of a stage. Returns the number of its layers, or -1 after a report. */
+/* Read one chunk of a stage. Returns the number of its layers. If that fails, reports this and returns -1. */
 static int read_chunk(struct chunk_reader *c)
 {
     int layers;
@@ -445,7 +452,7 @@ static int read_chunk(struct chunk_reader *c)
         const char *name = pk_as_str(c->pair[0][2 * i]);
         const struct pk *v = c->pair[0][2 * i + 1];
 
-        /* Transformer Engine's modules keep statistics of FP8 there; Megatron-core's own modules keep nothing. */
+        /* Transformer Engine's modules store statistics of FP8 here. Megatron-core's own modules store nothing. */
         if (!str_ends(name, "._extra_state"))
             read_model_tensor(c, i, name);
         else if (!pk_is_none(v))
@@ -478,7 +485,7 @@ static size_t count_pairs(const struct megatron *x)
     return room;
 }
 
-/* Read the model: with virtual stages, chunk 0 of all stages comes before chunk 1 of the first. */
+/* Read the model. If there are virtual stages, chunk 0 of all stages is read before chunk 1 of the first stage. */
 static void read_megatron_model(struct megatron *x)
 {
     struct source *s = x->s;
@@ -506,13 +513,13 @@ static void read_megatron_model(struct megatron *x)
 
 /* ---- values ---- */
 
-/* Returns true if the key is that of a model or of a chunk: "model", "model0". */
+/* Returns true if the key is that of a model or of a chunk, such as "model" or "model0". */
 static bool is_model_key(const char *key)
 {
     return str_starts(key, "model") && !key[5 + strspn(key + 5, "0123456789")];
 }
 
-/* Returns true if the key is that of the model that was read, or of one of its chunks. */
+/* Returns true if the key is that of the model that was read, or of a chunk of this model. */
 static bool is_read_model(const struct megatron *x, const char *key)
 {
     char own[24];
@@ -546,8 +553,8 @@ static void report_other_model(const struct megatron *x)
 }
 
 /*
- * Add the values of a rank's file. Of other ranks than the first, only those are added whose key the first has not;
- * their names begin with the rank's folder.
+ * Add the values of a rank's file. For ranks other than the first, only values whose keys the first rank lacks are
+ * added. The names of these begin with the folder of the rank.
  */
 static void read_rank_values(const struct megatron *x, int stage, int tp)
 {
