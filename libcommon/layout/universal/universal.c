@@ -19,8 +19,8 @@
 #include "libcommon/write/sink.h"
 
 /*
- * Returns true if `key` is an entry of the optimizer_state_dict that differs between ranks. The universal form stores
- * the data of these entries in files per parameter.
+ * Returns true if `key` is an entry of the optimizer_state_dict that differs between ranks. In a universal form, the
+ * data of these entries are in the files of each parameter.
  */
 static bool is_sharded_key(const char *key)
 {
@@ -98,8 +98,8 @@ static int make_mp_rank(const struct source *s, uint8_t **out, uint64_t *size, s
 
 /*
  * Returns the optimizer_state_dict that ZeRO-3's loader needs. The state of each sub-group holds only its step counter;
- * the settings are stored under the key "param_groups". The stock converter also stores rank 0's vectors, which no
- * loader reads.
+ * the settings are stored under the key "param_groups". DeepSpeed's own converter also stores rank 0's vectors, which
+ * no loader reads.
  */
 static struct pk *zero3_state(struct arena *a, const struct source *s)
 {
@@ -301,7 +301,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
     if (universal_is_trained(s, p)) {
         u.map = zero_state_map(p, st, &u.op);
         u.len = param_kept_shape(s, p, vocab, shape);
-        if (u.op > PLAN_COPY)           /* the map holds 16-bit elements, and `len` was computed for fp32 elements */
+        if (u.op > PLAN_COPY)           /* the map has 16-bit elements, but `len` was computed for fp32 elements */
             u.len /= 2;
         return u;
     }
@@ -356,8 +356,8 @@ int universal_check_states(const struct source *s, struct err *e)
 }
 
 /*
- * Add the names in a list of parameters of the mp_rank file `f` to `listed`. If `trained` is true, report each that is
- * not in s->param. A frozen parameter may have no folder.
+ * Add to `listed` the names in a list of parameters in the mp_rank file `f`. If `trained` is true, report each name
+ * that is not in s->param. A parameter that is not trained (frozen) may have no folder.
  */
 static void check_rank_names(const struct source *s, const struct source_file *f, const struct pk *list, bool trained,
                              struct names *listed, struct report *r)
@@ -377,7 +377,7 @@ static void check_rank_names(const struct source *s, const struct source_file *f
     }
 }
 
-/* Report the parameters that the mp_rank file `f` lists, but that are not in s->param, and add them to `listed`. */
+/* Add to `listed` the parameters that the mp_rank file `f` lists. Report those that are not in s->param. */
 static void check_rank(const struct source *s, const struct source_file *f, struct names *listed, struct report *r)
 {
     uint32_t n_groups = 0;
@@ -391,8 +391,9 @@ static void check_rank(const struct source *s, const struct source_file *f, stru
 }
 
 /*
- * Report the parameters with moments that no mp_rank file lists, if all of these files could be opened and any has a
- * list. Buffers and second names of tied parameters have no moments, and are not listed.
+ * Report the parameters that have moments although no mp_rank file lists them. This is done only if all of these files
+ * could be opened and at least one has a list. Buffers and second names of tied parameters have no moments and are not
+ * listed.
  */
 static void check_listed(const struct source *s, const struct names *listed, struct report *r)
 {
@@ -406,7 +407,7 @@ static void check_listed(const struct source *s, const struct names *listed, str
                        "is missing");
 }
 
-/* Compare the groups of optimizer_state.pt with param_shapes of the first mp_rank file that has some. */
+/* Compare the groups in optimizer_state.pt with the param_shapes of the first mp_rank file that has any. */
 static void check_groups(const struct source *s, struct report *r)
 {
     const struct pk *inner = pk_get(s->run.optimizer, "optimizer_state_dict");

@@ -19,17 +19,17 @@ struct source;
 /*
  * Prepare a source of any layout for the writers of the three universal forms: turn the model's buffers into parameters
  * and, if the source's layout has no mp_rank files, resolve the optimizer groups (zero_groups.h). Returns -1 with
- * ERR_DATA if moments or groups are missing. `notes` receives a list of the facts that a universal form cannot store.
+ * ERR_DATA if moments or groups are missing. `notes` lists what a universal form cannot store.
  */
 MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct err *e);
 /*
  * Returns the run state with an optimizer_state_dict and param_groups as DeepSpeed stores them. If
- * universal_makes_mp_rank() returns true, they are made by zero_pickles.h and allocated in the arena; otherwise they
- * are the source's own.
+ * universal_makes_mp_rank() returns true, both dicts are made by zero_pickles.h and allocated in the arena. Otherwise
+ * they are the source's own.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
 /*
- * Returns true if the source's layout has no mp_rank files, but its optimizer groups are known. The writers then make
+ * Returns true if the source's layout has no mp_rank files but the optimizer groups are known. The writers then make
  * one mp_rank file, for rank 0.
  */
 bool universal_makes_mp_rank(const struct source *s);
@@ -71,15 +71,15 @@ struct universal_state {
 struct universal_state universal_state_of(const struct source *s, const struct param *p, enum state st,
                                           enum vocab_policy vocab);
 /*
- * Check that every trained parameter has its fp32 master weight and both moments, or that they can be made. Returns -1
- * with an error that names the first parameter without one of them.
+ * Check that every trained parameter has its fp32 master weight and both moments, or that a missing one can be made.
+ * Returns -1 with an error that names the first parameter for which this is not so.
  */
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
- * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that one of the form's
- * mp_rank files lists, but that is not in s->param. If all of these files could be opened, report "extra_param" for
- * each parameter with moments that none of them lists. Report "shape" for each tensor that the slices of param_shapes
- * do not make (universal_shapes.h). No values are read.
+ * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that is listed in one of the
+ * form's mp_rank files but is not in s->param. If all of these files could be opened, report "extra_param" for each
+ * parameter that has moments but is in none of these lists. Report "shape" for each tensor whose shape does not follow
+ * from the slices in param_shapes (universal_shapes.h). No values are read.
  */
 void universal_check_params(const struct source *s, struct report *r);
 /*

@@ -44,7 +44,7 @@ static void universal_facts(const struct layout_target *t, json_t *o)
 
 #define UNIVERSAL_OPS .open_sink = open_universal_folder, .text = universal_text, .facts = universal_facts, .free = free
 
-/* Fill *t for a universal form, and prepare the source (universal_resolve()). */
+/* Describe a universal form in *t, and prepare the source with universal_resolve(). */
 static int describe_universal(struct source *s, const struct write_request *q, struct universal_form form,
                               struct report *notes, struct layout_target *t, struct err *e)
 {

@@ -29,8 +29,8 @@
 /* ---- shared by both HDF5 forms ---- */
 
 /*
- * Returns true if `name` can be the name of a link in a group. Refused are names with a slash, with a leading dot
- * (reserved for this program's own groups), and with '%', which HDF5 expands in virtual datasets.
+ * Returns true if `name` can be the name of a link in a group. Returns false for names with a slash, with a leading dot
+ * (reserved for this program's own groups), or with '%', which HDF5 expands in virtual datasets.
  */
 bool universal_hdf5_is_name(const char *name)
 {
@@ -119,7 +119,8 @@ static void write_run_attributes(struct h5_out *h, const struct run_state *r)
     h5_set_int(h, H5_TOP, "optimizer_step_is_tensor", r->step_is_tensor);
     h5_set_int(h, H5_TOP, "optimizer_n_groups", r->n_groups);
     /*
-     * These attributes are for human readers; programs read zero/optimizer_state.pt. An attribute holds at most 64 KiB.
+     * These attributes are for human readers. Programs read zero/optimizer_state.pt instead. An attribute holds at most
+     * 64 KiB.
      */
     if (r->param_groups)
         pk_text(r->param_groups, &groups);
@@ -184,8 +185,8 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
 }
 
 /*
- * Allocate disk space for the file, so that a full disk is reported before the tensors are written. A file system that
- * cannot reserve space is no error.
+ * Allocate disk space for the file, so that a full disk is reported before the tensors are written. It is not an error
+ * if the file system cannot reserve space.
  */
 static int reserve_index_space(const struct sink *k, int fd, const char *path, struct err *e)
 {
@@ -352,8 +353,8 @@ struct hdf5_sink {
 };
 
 /*
- * Check that the dataset has the shape that this source requires. It may differ if the folder is resumed, but was begun
- * by a conversion of another source.
+ * Check that the dataset has the shape that this source requires. The shape may differ if the folder is being resumed
+ * but was begun by a conversion of another source.
  */
 static int check_dataset_shape(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
                                const int64_t *shape, enum state st, struct err *e)
@@ -461,7 +462,7 @@ static int hdf5_sink_prepare(struct sink *k, const struct source *s, const char 
 static int hdf5_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
-    return 0;                           /* nothing to do: no header or trailer surrounds a dataset's bytes */
+    return 0;                           /* nothing to do: a dataset's bytes have no header or trailer */
 }
 
 static void hdf5_sink_close(struct sink *k)

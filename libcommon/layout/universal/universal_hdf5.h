@@ -43,9 +43,9 @@ bool universal_hdf5_has_model(const struct source *s);
 void universal_hdf5_run(struct source *s);
 /*
  * Check that the index can hold every parameter and that no state is missing (universal_check_states()). Returns -1
- * with an error that names the parameter if a name cannot be the name of a group, if there are no dimensions or more
- * than 16, or if a state cannot be converted to fp32. If as_is (states are not converted), a state that is missing or
- * not fp32 is also an error.
+ * with an error that names the parameter if its name cannot be the name of a group, if it has no dimensions or more
+ * than 16, or if a state cannot be converted to fp32. If as_is is true, states are not converted, so a state that is
+ * missing or not fp32 is also an error.
  */
 MUST_CHECK int universal_hdf5_check(const struct source *s, bool as_is, struct err *e);
 /*

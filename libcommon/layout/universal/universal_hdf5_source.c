@@ -52,10 +52,10 @@ enum { OPEN_THREADS = 16 };
 /* A shard: a checkpoint file into which datasets of the virtual form point. */
 struct hdf5_shard {
     const char *path;           /* as written in the index */
-    /* Offset and size in bytes of the shard in the file `path`: the whole file, or a member of a tar archive. */
+    /* offset and size in bytes of the shard in the file `path`: the whole file, or a member of a tar archive */
     uint64_t at, size;
     uint32_t directory_crc;
-    int file;                   /* number of the file; -1 if it cannot be used, which has been reported */
+    int file;                   /* number of the file; -1 if the file cannot be used, which has been reported */
     struct zip *zip;
     const struct zip_entry **entry;     /* stored (uncompressed) entries, sorted by offset */
     int *record;                /* [n_entries]: the record of each entry; -1 if it has not been created yet */
@@ -280,7 +280,9 @@ void universal_hdf5_run(struct source *s)
         }
     if (s->config.n_layers == 0 || s->config.hidden == 0)
         s->config = noted;
-    /* The tokens may be known only from the attribute, because the user passed their number (V0) to the conversion. */
+    /*
+     * The number of tokens may be stored only in the attribute, because the user gave the conversion this number (V0).
+     */
     if (s->config.vocab_tokens == 0)
         s->config.vocab_tokens = noted.vocab_tokens;
 }
@@ -538,8 +540,8 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
 }
 
 /*
- * Returns the map of a dataset that is one external or contiguous block, not a virtual dataset of columns. Returns NULL
- * after a report if its bytes are not found.
+ * Returns the map of a dataset that is one external or contiguous block, as opposed to a virtual dataset of columns. If
+ * the bytes are not found, reports this and returns NULL.
  */
 static struct tmap *make_whole_dataset_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
                                            const char *name)
@@ -703,7 +705,10 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
     free(want);
 }
 
-/* Check that datasets (with --split, the file) exist for all states of the parameter. Used if tensors are not read. */
+/*
+ * Check that all states of the parameter have a dataset (with --split, that its file exists). Used if tensors are not
+ * read.
+ */
 static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);

@@ -23,8 +23,8 @@
 #include "libcommon/write/folder.h"
 
 /*
- * Returns true if the padding tensor is a row of zeros. As in the reference converter, the padding tensor is the last
- * row of the vocabulary, or zeros if none of the rows is padding.
+ * Returns true if the padding tensor is a row of zeros. As in DeepSpeed's converter, the padding tensor is the last row
+ * of the vocabulary, or zeros if no row is padding.
  */
 static bool padding_is_zero_row(const struct source *s, const struct param *p)
 {
@@ -33,7 +33,7 @@ static bool padding_is_zero_row(const struct source *s, const struct param *p)
 
 /*
  * Returns true if the file of this parameter has a padding tensor. A form whose padding rows are stripped has none,
- * even if there were no rows to strip, because the readers of this form add padding themselves.
+ * even if there was no row to strip, because readers of this form add padding themselves.
  */
 static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 {
@@ -41,7 +41,7 @@ static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 }
 
 /*
- * Returns the padding tensor. requires_grad is set as in the reference converter, where the last row of the fp32 master
+ * Returns the padding tensor. requires_grad is set as in DeepSpeed's converter. There, the last row of the fp32 master
  * weight is a view and inherits requires_grad, while zeros are a new tensor.
  */
 static struct pk *padding_tensor(struct arena *a, const struct source *s, const struct param *p, enum state st)
@@ -61,7 +61,7 @@ static int universal_pt_cat_dim(enum merge_rule m)
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
 
-/* Returns the container of one parameter and state, with its 1 or 2 storages, allocated in the arena. */
+/* Returns the container of one state of a parameter, with its 1 or 2 storages. It is allocated in the arena. */
 static struct folder_box state_file_box(struct arena *a, const struct source *s, const struct param *p, enum state st,
                                         enum vocab_policy vocab)
 {
@@ -113,7 +113,7 @@ bool universal_pt_zero_row(const struct source *s, const struct param *p, enum v
     return has_padding_tensor(p, vocab) && padding_is_zero_row(s, p);
 }
 
-/* ---- the files of states: TRAINED_STATES for each parameter ---- */
+/* ---- the files of the states: each parameter has TRAINED_STATES files ---- */
 
 struct universal_folder {
     const struct source *src;
@@ -124,7 +124,7 @@ struct universal_folder {
 };
 
 /*
- * Check that each parameter's name can be the name of a folder, no matter which kind of file it was read from. A name
+ * Check that each parameter's name can be the name of a folder, whatever kind of file the name was read from. A name
  * must not lead out of the output folder.
  */
 static int check_param_folder_names(const struct source *s, struct err *e)
@@ -205,7 +205,8 @@ static int write_step(const char *dir, const struct param *p, const void *bytes,
     int rc = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
     /*
-     * file_replace() would be slow: there are hundreds of these small files, and the whole folder is published at once.
+     * file_replace() is not used here, because it is slow: there are hundreds of these small files. The folder is
+     * published as a whole anyway.
      */
     if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
         err_sys(e, path, "cannot write");

@@ -45,11 +45,11 @@ struct opened {
     int *param_of;              /* [n_files]: index of the parameter whose folder holds the file; -1 if none */
     struct arena *rules_arena;
     struct merge_record *rules; /* [n_params]: what the first state of each parameter records */
-    struct universal_zero zero; /* file is -1 if the pipeline engine saved the original checkpoint */
+    struct universal_zero zero; /* `file` is -1 if the pipeline engine saved the original checkpoint */
     struct pt_holes holes;
 };
 
-/* The entries of a state file other than its tensor: how the slices of tensor ranks were merged. */
+/* The entries of a state file other than its tensor. They record how the slices of tensor ranks were merged. */
 struct merge_record {
     const struct pk *entries;   /* a copy of the file's dict; NULL if no state has been read */
     const char *path;           /* the file */
@@ -96,7 +96,7 @@ static bool is_universal_file_name(const char *name)
            strcmp(name, DS_REPAIR_LOG_NAME) == 0;
 }
 
-/* Returns true for the files whose handles are kept open, because they hold run state. */
+/* Returns true for files whose handles stay open because they contain run state. */
 static bool is_kept(const char *name)
 {
     return is_mp_rank_file_name(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
@@ -171,7 +171,7 @@ static void list_universal_files(struct opened *u, const struct source_listing *
         size_t n = param_part(s->file[i].name, &rest);
 
         u->param_of[i] = n ? find_param_folder(s, s->file[i].name + 5, n) : -1;
-        /* A file in a parameter's folder is not stray: DeepSpeed loads each .pt there as a state. */
+        /* A file in a parameter's folder is not stray: DeepSpeed loads every .pt file there as a state. */
         s->file[i].stray = n == 0 && !is_universal_file_name(s->file[i].name);
         if (s->file[i].stray || (n && state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0))
             report_add(u->r, SEV_WARNING, str_starts(s->file[i].name, "tmp/") ? "leftover" : "extra_file",
@@ -182,8 +182,8 @@ static void list_universal_files(struct opened *u, const struct source_listing *
 /* ---- tensors ---- */
 
 /*
- * Returns the severity of a missing state. It is a warning if holes are allowed, or if the state is a moment and the
- * optimizer is not requested.
+ * Returns the severity of a missing state. It is a warning if holes are permitted, or if the state is a moment and the
+ * optimizer was not requested.
  */
 static enum severity lost(const struct opened *u, enum state st)
 {
@@ -230,7 +230,7 @@ static enum merge_rule rule_of_file(const struct pk *root)
     return dim == 1 ? MERGE_CAT1 : MERGE_CAT0;
 }
 
-/* Returns the key of the first entry of `a` that differs in `b` or is not there. Returns NULL if there is none. */
+/* Returns the key of the first entry of `a` that is missing in `b` or differs from it, or NULL if there is none. */
 static const char *other_entry(const struct pk *a, const struct pk *b)
 {
     uint32_t n = 0;
@@ -254,8 +254,8 @@ static void add_entry_text(const struct pk *v, struct strbuf *out)
 }
 
 /*
- * Check the entries of a state file by which loaders split its tensor, which has `ndim` dimensions. They are equal in
- * all states of the parameter.
+ * Check the entries of a state file by which loaders split its tensor, which has `ndim` dimensions. These entries must
+ * be equal in all states of the parameter.
  */
 static void check_merge_entries(struct opened *u, int i, const struct pk *root, int ndim)
 {
@@ -372,7 +372,7 @@ static void read_step_file(struct opened *u, int i, const struct pt *pt)
     run->step_in_state = true;
 }
 
-/* Returns true if `stem` is the name, without ".pt", under which a writer of universal forms saves a file of zero/. */
+/* Returns true if writers of universal forms save a file of zero/ under the name `stem`.pt. */
 static bool is_universal_stem(const char *stem)
 {
     bool is = strcmp(stem, "step") == 0 || strcmp(stem, "optimizer_state") == 0;
@@ -383,8 +383,9 @@ static bool is_universal_stem(const char *stem)
 }
 
 /*
- * Compare the name of a file of zero/ with the name inside its archive, which torch.save() takes from the file that it
- * writes. A file that was copied over another one keeps the name of the former. Names of other programs are ignored.
+ * Compare the name of a file of zero/ with the name inside its archive. torch.save() takes the latter from the name of
+ * the file that it writes. If a file was copied over another one, its archive still has its old name. Names that other
+ * programs give are ignored.
  */
 static void check_saved_name(struct opened *u, int i, const struct pt *pt)
 {
@@ -461,8 +462,9 @@ static void check_param_merge_rule(struct opened *u, const struct param *p)
 }
 
 /*
- * Returns the size that the arguments give for a dimension of a parameter, or 0 if they give none. Gated MLPs, heads of
- * another size than the hidden size divided by their number, and groups of heads have other numbers of rows.
+ * Returns the size that the arguments give for a dimension of a parameter, or 0 if they give none. The arguments do not
+ * determine the number of rows if the MLP is gated, if the head size is not the hidden size divided by the number of
+ * heads, or if there are groups of heads.
  */
 static int64_t stated_dimension(const struct source *s, const struct param_row *row, int dim)
 {
@@ -518,8 +520,8 @@ static uint64_t state_file_size(const struct source *s, const struct param *p, e
 }
 
 /*
- * Returns true if the state was read. If tensors are not read (no_tensors), returns true if the state's file exists and
- * is not much shorter than the files of the parameter's other states.
+ * Returns true if the state was read. If tensors are not read (no_tensors), the result is instead true if the state's
+ * file exists and is not much shorter than the files of the parameter's other states.
  */
 static bool has_param_state_file(const struct opened *u, const struct param *p, enum state st)
 {
@@ -535,7 +537,7 @@ static bool has_param_state_file(const struct opened *u, const struct param *p, 
     return size > 0 && size + slack >= most;
 }
 
-/* Returns true if the parameter must have this state. A parameter that was not trained must have fp32.pt only. */
+/* Returns true if the parameter must have this state. A parameter that was not trained needs only fp32.pt. */
 static bool is_due(const struct opened *u, const struct param *p, enum state st)
 {
     const struct zero_slot *slot;
@@ -544,7 +546,7 @@ static bool is_due(const struct opened *u, const struct param *p, enum state st)
 }
 
 /*
- * Fill in a missing state as a hole (a map whose bytes are in no file), with the shape of another state. Returns false
+ * Replace a missing state by a hole (a map whose bytes are in no file) with the shape of another state. Returns false
  * if the parameter has no other state.
  */
 static bool make_hole(struct opened *u, struct param *p, enum state st)
@@ -576,8 +578,9 @@ static bool has_step_file(const struct opened *u, const struct param *p)
 }
 
 /*
- * Check that either all trained parameters have a step.pt or none has: DeepSpeed's loader asserts that the steps of a
- * group are equal. Forms of ZeRO-3, and of optimizers that count steps in their groups, have none.
+ * Check that either all trained parameters have a step.pt or none has, because DeepSpeed's loader requires that the
+ * steps of a group are equal. Forms of ZeRO-3 have no step.pt, and neither have forms of optimizers that count steps in
+ * their groups.
  */
 static void check_step_files(struct opened *u)
 {
@@ -622,8 +625,8 @@ static void find_vocab(struct source *s)
 }
 
 /*
- * Report the mp_rank files that are missing. The saved arguments give the number of tensor-parallel ranks and pipeline
- * stages, and the converter copies one file for each pair of them.
+ * Report the mp_rank files that are missing. The saved arguments state the numbers of tensor-parallel ranks and
+ * pipeline stages. The converter copies one file for each pair of a rank and a stage.
  */
 static void check_mp_rank_files(struct opened *u)
 {

@@ -13,7 +13,10 @@
 #include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/engine/zero_shape.h"
 
-/* Returns the entry of a parameter in any group of param_shapes of an mp_rank file, or NULL if none has it. */
+/*
+ * Returns the entry of a parameter in param_shapes of an mp_rank file, in whichever group it is. Returns NULL if there
+ * is none.
+ */
 static const struct pk *listed_shape(const struct source_file *f, const char *name)
 {
     uint32_t n = 0;
@@ -25,15 +28,16 @@ static const struct pk *listed_shape(const struct source_file *f, const char *na
     return NULL;
 }
 
-/* Returns the dimension on which a rule concatenates slices, or -1 if the slices have the shape of the whole. */
+/* Returns the dimension along which a rule concatenates slices, or -1 if each slice has the shape of the whole. */
 static int cut_dimension(enum merge_rule rule)
 {
     return rule == MERGE_REPLICATED || rule == MERGE_SUM ? -1 : rule == MERGE_CAT1 ? 1 : 0;
 }
 
 /*
- * Returns true if slices of the shape dims[], whose extents on each dimension add up to sum[], make the parameter's
- * tensor when they are merged by the rule. A vocabulary may have been stored without its padding rows.
+ * Returns true if merging the slices by the rule makes a tensor of the parameter's shape. dims[] is the shape of a
+ * slice; sum[] has the sum of all slices' extents in each dimension. A vocabulary may have been stored without its
+ * padding rows.
  */
 static bool makes_shape(const struct param *p, enum merge_rule rule, const int64_t *dims, const int64_t *sum)
 {
@@ -49,15 +53,16 @@ static bool makes_shape(const struct param *p, enum merge_rule rule, const int64
 }
 
 /*
- * Compare the shape of one parameter with the slices that the n mp_rank files f[] of a stage list. The rule of the file
- * and that of the name may differ, which is reported elsewhere; the shape must fit one of them.
+ * Compare the shape of a parameter with the slices listed in f[], the n mp_rank files of a stage. The rule in the
+ * parameter's file and the rule for its name may differ, which is reported elsewhere. The shape must fit at least one
+ * of these two rules.
  */
 static void compare_shape(const struct source *s, const struct source_file *const *f, int n, const struct param *p,
                           struct report *r)
 {
     int64_t dims[TENSOR_MAX_DIM], first[TENSOR_MAX_DIM] = {0}, sum[TENSOR_MAX_DIM] = {0}, elems;
     char is[SHAPE_TEXT], slice[SHAPE_TEXT];
-    int ndim = 0, t, odd = 0;            /* odd: the rank that the message names, whose slice has another shape */
+    int ndim = 0, t, odd = 0;            /* odd: the rank whose slice has another shape; the message names this rank */
 
     for (t = 0; t < n; t++) {
         if (!zero_read_dims(listed_shape(f[t], p->name), &ndim, dims, &elems)) {
@@ -84,7 +89,8 @@ static void compare_shape(const struct source *s, const struct source_file *cons
 }
 
 /*
- * Compare the parameters that file t of the n mp_rank files f[] of one pipeline stage lists, and the first does not.
+ * Report the parameters that file t lists but the first file does not. f[] has the n mp_rank files of one pipeline
+ * stage.
  */
 static void compare_rank(const struct source *s, const struct source_file *const *f, int n, int t, struct report *r)
 {

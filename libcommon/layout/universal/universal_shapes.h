@@ -8,9 +8,9 @@ struct report;
 struct source;
 
 /*
- * Report a "shape" ERROR for each parameter that the slices of the tensor ranks, whose shapes param_shapes lists, do
- * not make by its merge rule. The ranks of a stage whose mp_rank files are not all open are not compared. The source's
- * parameters, files and topology must have been read.
+ * Report a "shape" ERROR for each parameter whose shape does not result from merging the tensor ranks' slices by its
+ * merge rule. param_shapes lists the shapes of the slices. A stage is not compared unless all of its mp_rank files are
+ * open. The source's parameters, files and topology must have been read.
  */
 void universal_check_shapes(const struct source *s, struct report *r);
 

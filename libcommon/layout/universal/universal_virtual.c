@@ -32,15 +32,15 @@
 #include "libcommon/write/sink.h"
 
 /*
- * MIN_READERS: minimum number of threads that read, even if there are fewer cores. The reads are small and spread over
- * the shards, so threads mostly wait.
+ * MIN_READERS: minimum number of threads that read, even if there are fewer cores. The reads are small and scattered
+ * over the shards, so threads mostly wait.
  */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
 
 struct virtual_shard {
     bool used;
     char *path;                 /* relative to the output folder */
-    uint64_t base, size;  /* base: offset of the shard in its tar file, 0 if it is a file of its own; size: in bytes */
+    uint64_t base, size;  /* base: offset of the shard in its tar file, or 0; size: in bytes */
     uint32_t directory_crc;
 };
 
@@ -162,7 +162,7 @@ static void add_replica_set(struct virtual_sink *w, int param, enum state st)
     w->set[w->n_sets++] = (struct replica_set){ .param = param, .state = st };
 }
 
-/* Collect every file that the index will point to, and every replicated state. */
+/* List every file that the index will refer to, and every replicated state. */
 static int survey(struct sink *k, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -206,7 +206,7 @@ static int read_replica_copies(const struct sink *k, const struct tmap *m, uint6
     return 0;
 }
 
-/* A function that is called for each chunk of the copies: n bytes at offset `at` of every copy. */
+/* A function called for each chunk of the copies, which is n bytes at offset `at` of every copy. */
 typedef int chunk_fn(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e);
 
 static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, void *ctx, struct err *e)
@@ -248,7 +248,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     (void)at, (void)e;
     for (int i = 1; i < c->map->n_slices; i++)
         if (memcmp(copy[0], copy[i], n) != 0) {
-            /* REPLICAS_FAIL only counts the elements that differ, and combines nothing. */
+            /* REPLICAS_FAIL only counts the elements that differ, and does not combine any. */
             c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
                                                  REPLICAS_FAIL, NULL);
             break;
@@ -320,8 +320,8 @@ static int check_record_crc(struct sink *k, int record, struct err *e)
 }
 
 /*
- * Check the CRCs of the records of a replicated state whose copies differ. The difference may be due to damage and not
- * to training, and damaged values must not be combined into the index.
+ * Check the CRCs of the records of a replicated state whose copies differ. The difference may be caused by damage
+ * instead of training, and damaged values must not be combined into the index.
  */
 static int check_set(struct sink *k, int i, struct err *e)
 {
@@ -397,9 +397,7 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
     return rc;
 }
 
-/*
- * Write the combined values of copies that differ into the index, at the offsets that the HDF5 library has allocated.
- */
+/* Write the combined values of differing copies into the index, at the offsets that the HDF5 library has allocated. */
 static int fill_differing(struct sink *k, const char *path, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -517,7 +515,7 @@ static int put_slices(const struct placing *x, int64_t group, const int64_t *wid
 }
 
 /*
- * Compute the number of columns of each slice. Returns -1 with ERR_DATA if the slices are not whole columns of
+ * Compute the number of columns of each slice. Returns -1 with ERR_DATA if a slice does not consist of whole columns of
  * dimension 1.
  */
 static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
@@ -690,7 +688,7 @@ static int make_virtual_index(struct sink *k, const char *path, struct err *e)
 }
 
 /*
- * Report the replicated states whose copies differed and were combined. The executor cannot report them, because the
+ * Report the replicated states whose copies differed and were combined. The executor cannot report this, because the
  * virtual form has no plan items.
  */
 static void report_drifted_copies(struct sink *k)
@@ -725,7 +723,7 @@ static int virtual_sink_prepare(struct sink *k, const struct source *s, const ch
         err_data(e, s->path, ERR_NO_BYTE, "its tensors are in archives inside of files, and an index cannot record the "
                  "checksums of these; choose another form");
     else if (k->o.part != 0)
-        rc = 0;                         /* process 0 alone writes the index, which takes about a second */
+        rc = 0;                         /* only process 0 writes the index, which takes about a second */
     else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replica_sets(k, e) == 0 &&
              make_virtual_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(k, part, path, e);

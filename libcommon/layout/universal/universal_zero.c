@@ -61,8 +61,8 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
         z.tp = (int)tp;
     z.pt = f->pt;
     /*
-     * The pipeline engine's mp_rank file has no weights, because layer files hold them. The form is then not of this
-     * kind.
+     * The mp_rank file of the pipeline engine has no weights, because layer files hold these. In that case the form is
+     * not one of ZeRO.
      */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
@@ -75,7 +75,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
 }
 
 /*
- * Get the shape of a buffer, or of a parameter that was not trained, from the model_states file. Returns false if that
+ * Find the shape of a buffer, or of a parameter that was not trained, in the model_states file. Returns false if the
  * file does not record the shape.
  */
 static bool untrained_shape(const struct universal_zero *z, const char *name, struct pt_tensor *t)
@@ -116,7 +116,7 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
     if (group < 0)
         return match_untrained(z, name, t, path, r);
     if (z->tp > 1 && t->ndim == slot->ndim)
-        /* every state file is a dict with the whole tensor; param_shapes has the shape of a slice only */
+        /* every state file is a dict with the whole tensor, but param_shapes has only the shape of a slice */
         return group;
     same = shape_equal(t->ndim, t->shape, slot->ndim, slot->shape);
     if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
@@ -130,8 +130,8 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
 }
 
 /*
- * Report it if there are fewer model_states files than ranks: ZeRO-3 has a file for each rank, ZeRO-1 and 2 one for
- * each tensor-parallel rank.
+ * Report that there are fewer model_states files than ranks. ZeRO-3 has one file per rank, ZeRO-1 and 2 have one per
+ * tensor-parallel rank.
  */
 static void check_files(const struct universal_zero *z, const struct source *s, enum severity lost, struct report *r)
 {
@@ -182,8 +182,8 @@ static bool is_listed_buffer_name(const struct pk *names, const char *name)
 }
 
 /*
- * For each tied weight, mark the parameter that is only its second name. In the files, such a parameter has a folder of
- * its own, with the same contents as the folder of the first name.
+ * For each tied weight, mark the parameter that is only its second name. Such a parameter also has a folder, with the
+ * same contents as the folder of the first name.
  */
 static void find_shared(const struct universal_zero *z, struct source *s)
 {
@@ -200,7 +200,7 @@ static void find_shared(const struct universal_zero *z, struct source *s)
 /*
  * Record the weights in ZeRO-1/2's model_states file as copies of the parameters, so that they can be compared with the
  * fp32 master weights. The file was copied from the original checkpoint, and no loader of a universal form reads its
- * weights. With several tensor-parallel ranks nothing is recorded.
+ * weights. If there are several tensor-parallel ranks, nothing is recorded.
  */
 static void find_weights(const struct universal_zero *z, struct source *s)
 {
@@ -246,7 +246,7 @@ static void check_fragments(const struct source *s, enum severity severity, stru
     }
 }
 
-/* Compare the buffers with those in `module` of the model_states file. */
+/* Compare the buffers in the form with those in `module` of the model_states file. */
 static void check_buffers(const struct universal_zero *z, const struct source *s, enum severity severity,
                           struct report *r)
 {
