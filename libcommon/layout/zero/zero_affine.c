@@ -23,13 +23,13 @@ struct zero_affine {
     const struct pk **entry;
 };
 
-/* A block of elements, at its place in a slice and in the whole parameter. */
+/* A block of elements, with its place in a slice and its place in the whole parameter. */
 struct affine_piece {
     int ndim;
     int64_t shape[PIECE_DIMS], from[PIECE_DIMS + 1], to[PIECE_DIMS + 1];        /* strides, then the offset */
 };
 
-/* Read a list of `n` numbers from 0 to ELEMS_MAX. Returns false if v is no such list. */
+/* Read a list of `n` numbers from 0 to ELEMS_MAX. Returns false if v is not such a list. */
 static bool read_numbers(const struct pk *v, int n, int64_t *out)
 {
     uint32_t have = 0;
@@ -77,7 +77,7 @@ static int64_t count_elems(int ndim, const int64_t *shape)
     return n;
 }
 
-/* Returns the place of the element of a piece with the coordinates `at`, or -1 if it is above ELEMS_MAX. */
+/* Returns the place of the element at the coordinates `at` of a piece. Returns -1 if the place exceeds ELEMS_MAX. */
 static int64_t find_place(const struct affine_piece *p, const int64_t *place, const int64_t *at)
 {
     int64_t sum = place[p->ndim], step;
@@ -89,7 +89,7 @@ static int64_t find_place(const struct affine_piece *p, const int64_t *place, co
     return sum;
 }
 
-/* Returns the row of the whole parameter that is row `row` of the slice of tensor rank t. */
+/* Returns the row of the whole parameter that corresponds to row `row` of tensor rank t's slice. */
 static int64_t find_joined_row(const struct zero_joined *j, int t, int64_t row)
 {
     int64_t before = 0;
@@ -109,7 +109,7 @@ static int64_t find_joined_row(const struct zero_joined *j, int t, int64_t row)
     return -1;                          /* not reached: the widths add up to the rows of the slice */
 }
 
-/* Returns the place in the whole parameter of element `place` of the slice of tensor rank t. */
+/* Returns the place in the whole parameter that corresponds to place `place` of tensor rank t's slice. */
 static int64_t find_joined_place(const struct zero_joined *j, int t, int64_t place)
 {
     const struct param *p = j->whole;
@@ -129,8 +129,8 @@ static int64_t find_joined_place(const struct zero_joined *j, int t, int64_t pla
 }
 
 /*
- * Compare one element of a piece. Returns a text that the caller frees if the element is elsewhere in the joined
- * parameter, or NULL.
+ * Compare the place of one element of a piece with its place in the joined parameter. Returns NULL if the two are
+ * equal, otherwise a text that the caller frees.
  */
 static char *compare_element(const struct zero_joined *j, int t, const struct affine_piece *p, const int64_t *at)
 {
@@ -146,8 +146,8 @@ static char *compare_element(const struct zero_joined *j, int t, const struct af
 }
 
 /*
- * Compare the elements of a piece that determine it: the first, and along each axis the next and the last. Joining
- * keeps the order of elements, so the elements between them are at the same places, too.
+ * Compare a piece by the elements that determine its place: the first one, and along each axis the next one and the
+ * last one. The elements between these need no comparison, because joining keeps the order of elements.
  */
 static char *compare_piece(const struct zero_joined *j, int t, const struct affine_piece *p)
 {
@@ -167,7 +167,10 @@ static char *compare_piece(const struct zero_joined *j, int t, const struct affi
     return why;
 }
 
-/* Compare the slice of tensor rank t with its entry. Returns a text that the caller frees if they differ, or NULL. */
+/*
+ * Compare the slice of tensor rank t with its entry in affine_map. Returns NULL if they agree, otherwise a text that
+ * the caller frees.
+ */
 static char *compare_slice(const struct zero_joined *j, int t, const struct pk *entry)
 {
     const int64_t elems = count_elems(j->whole->ndim, j->slice);
@@ -194,7 +197,10 @@ static char *compare_slice(const struct zero_joined *j, int t, const struct pk *
                                                (long long)elems);
 }
 
-/* Compare a joined parameter with its entry. Returns a text that the caller frees if they differ, or NULL. */
+/*
+ * Compare a joined parameter with its entry in affine_map. Returns NULL if they agree, otherwise a text that the caller
+ * frees.
+ */
 static char *compare_joined(const struct zero_joined *j, const struct pk *entry)
 {
     const struct param *p = j->whole;

@@ -13,8 +13,8 @@
 #include "libcommon/layout/zero/zero_target.h"
 
 /*
- * Returns the name of a given option that is for tensor or pipeline ranks, or for data that only the files of such
- * ranks contain. Returns NULL if there is none.
+ * Returns the name of a given option that is meant for tensor or pipeline ranks, or for data that only the files of
+ * such ranks contain. Returns NULL if no such option is given.
  */
 static const char *get_non_zero_option(const struct write_request *q)
 {
@@ -103,7 +103,7 @@ int describe_as_zero(struct source *s, const struct write_request *q, struct rep
                                       .weights = q->dtype, .like = q->shards->like };
 
     t->ops = &zero_target_ops;
-    /* A source of ZeRO already has groups; for other sources, make them. */
+    /* A source of ZeRO already has groups. For other sources, they are made here. */
     if (source_is_from_zero(s) || zero_groups_resolve(s, &from, notes, e) == 0)
         t->of = zero_target_new(s, &z, notes, e);
     return t->of ? 0 : -1;

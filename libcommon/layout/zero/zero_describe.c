@@ -40,9 +40,9 @@ static const char *zero_file_name(const struct zero_target *t, int file, char *b
 }
 
 /*
- * Returns the index of the tensor whose digest includes the bytes of `fill`. Returns -1 if these bytes are a copy of
- * bytes that another fill writes: the fp32 weights of trained parameters in model_states are copies of the master
- * weights in the vectors.
+ * Returns the index of the tensor whose digest includes the bytes of `fill`. Returns -1 if these bytes are only a copy
+ * of bytes that another fill writes. Such copies are the fp32 weights of trained parameters in model_states, because
+ * the vectors already have the master weights.
  */
 static int zero_fill_tensor(const struct zero_folder *z, const struct zero_fill *fill, bool model)
 {

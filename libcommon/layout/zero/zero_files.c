@@ -82,7 +82,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
         if (refuse_unsupported_file(z, name, &n, e) < 0)
             return -1;
-        /* a file of any tensor rank counts, because this rank's may be lost */
+        /* an optimizer file of any tensor rank counts, because this rank's file may be lost */
         z->has_optimizer |= n.kind == DS_ZERO && z->o->holes;
         /* Files without a rank in their names are listed with the first tensor rank. */
         if ((n.mp >= 0 ? n.mp : 0) != z->tp)
@@ -126,8 +126,8 @@ char *zero_model_name(const struct zero *z, int r)
 static void find_missing(struct zero *z)
 {
     /*
-     * In ZeRO-1 and 2 the weights are not in the optimizer's files. These files are not opened if only weights are
-     * needed, so a missing one is then a warning.
+     * In ZeRO-1 and 2, the optimizer's files do not contain the weights. If only the weights are needed, these files
+     * are not opened, and a missing one is only a warning.
      */
     const enum severity of_optim = z->o->no_optimizer && z->stage != 3 ? SEV_WARNING : zero_lost(z);
     int n_reported = 0;

@@ -58,7 +58,7 @@ static void read_buffers(struct zero *z, const struct names *names)
     }
 }
 
-/* Read shared_params: names of `module` whose data are stored under another name of `module`. */
+/* Read shared_params, which lists names of `module` whose data are stored under another name of `module`. */
 static void read_shared(struct zero *z, const struct names *names)
 {
     uint32_t n = 0;
@@ -139,17 +139,17 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
 
 /* ---- every rank of ZeRO-3 ---- */
 
-/* Keys whose values the engine saves equally on every rank of a tensor rank. */
+/* Keys whose values the engine saves identically on every data-parallel rank. */
 static const char *const engine_keys[] = {
     "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
     "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", NULL,
 };
-/* Those of them whose values are also equal on all tensor ranks. */
+/* The keys among these whose values are also equal on all tensor ranks. */
 static const char *const tensor_rank_keys[] = {
     "global_steps", "global_samples", "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_version",
     NULL,
 };
-/* Keys that are not compared, because their values differ between ranks or may differ. */
+/* Keys that are not compared, because their values differ or may differ between ranks. */
 static const char *const own_keys[] = {
     "module", "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
     "sparse_tensor_module_names", "csr_tensor_module_names", NULL,
@@ -171,8 +171,9 @@ static bool is_scalar_value(const struct pk *v)
 }
 
 /*
- * Compare the values of client_state, which the caller saved, with those of the first file. Floats, and values that
- * only some ranks have, may be those of a rank, such as the loss of its batch: they are noted.
+ * Compare the values of client_state, which the user's program saved, with those in the first file. Floats that differ,
+ * and values that only some ranks have, may be specific to a rank, such as the loss of its batch. These are reported as
+ * notes.
  */
 static void compare_client_state(const struct zero *z, const struct pt *pt, struct files *files, struct report *r)
 {

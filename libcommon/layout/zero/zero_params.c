@@ -51,7 +51,7 @@ static void add_run_extent(struct tmap *m, const struct zero_run *run, int64_t a
         (struct extent){ run->record, run->at + (uint64_t)at * size, (uint64_t)n * size };
 }
 
-/* Set [*first, *last] to the ranks that may hold a part of the parameter at place p. */
+/* Set [*first, *last] to the ranks that may hold parts of the parameter at place p. */
 static void ranks_of(const struct zero *z, const struct zero_place *p, int *first, int *last)
 {
     int64_t part = z->shape.group[p->group].part;
@@ -71,8 +71,8 @@ static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n
 }
 
 /*
- * For a lost rank: returns the run of this state in the file of the lead rank, which has the same length and type.
- * Returns NULL if lost data are not allowed (source_opts.holes), or if the lead rank does not have this state.
+ * For a lost rank: returns the run of this state in the lead rank's file, because the lost run has the same length and
+ * type. Returns NULL if lost data are not permitted (source_opts.holes), or if the lead rank lacks this state.
  */
 static const struct zero_run *lead_run(const struct zero *z, int group, int state)
 {
@@ -153,7 +153,10 @@ static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
     return m;
 }
 
-/* Returns the type of frozen parameter i, from the piece of any rank that has one. Returns DTYPE_N if none has. */
+/*
+ * Returns the type of frozen parameter i, as read from any rank that has a piece of it. Returns DTYPE_N if no rank has
+ * one.
+ */
 static enum dtype type_of_frozen(const struct zero *z, int i)
 {
     for (int r = 0; r < z->world; r++)
@@ -232,7 +235,7 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
     p->group = place->group;
     if (z->o->no_tensors)
         return;
-    /* If the optimizer's files did not define how vectors are partitioned, world is 0, and there are no states. */
+    /* if the optimizer's files did not show how vectors are partitioned, world is 0, and there are no states */
     for (int s = 0; s < ZERO_STATES && z->shape.world > 0; s++)
         p->state[zero_states[s]] = make_flat_state_map(z, place, s);
     if (z->stage == 3)
@@ -248,7 +251,7 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
         put_weights(p, make_whole_weights_map(z, t));
 }
 
-/* Returns true if the frozen_param_fragments of a rank lack frozen parameter i, which read_frozen_piece() reports. */
+/* Returns true if the frozen_param_fragments of a rank lack frozen parameter i. read_frozen_piece() reports this. */
 static bool lacks_reported_piece(const struct zero *z, int i)
 {
     for (int r = 0; r < z->world; r++)
@@ -288,8 +291,8 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
 }
 
 /*
- * Compare the tensor of the second name with that of the first, which `module` has as well in ZeRO-1 and 2: the shapes,
- * and values if they are stored apart.
+ * Compare the tensor of a second name with the tensor of the first name. In ZeRO-1 and 2, `module` has both. The shapes
+ * are compared, and also the values if these are stored separately.
  */
 static void check_shared(struct zero *z, const struct zero_tensor *t, const struct param *holder)
 {
@@ -327,8 +330,8 @@ static void make_shared(struct zero *z, const struct zero_tensor *t)
 }
 
 /*
- * Report the tensor t of `module`, which neither the optimizer's groups nor a list of buffers, frozen or shared
- * parameters names. It may be a frozen parameter if there is no such list, as in ZeRO-1.
+ * Report the tensor t of `module`, which is neither in the optimizer's groups nor in a list of buffers, of frozen or of
+ * shared parameters. If there are no such lists, as in ZeRO-1, it may be a frozen parameter.
  */
 static void report_unlisted(struct zero *z, const struct zero_tensor *t)
 {
@@ -355,7 +358,7 @@ static void make_zero_param(struct zero *z, struct zero_tensor *t)
         report_unlisted(z, t);
     if (place.group < 0 && frozen < 0 && z->stage == 3)
         return;
-    /* The tensor is frozen (ZeRO-1 does not list frozen parameters), is not trained, or has no elements. */
+    /* The tensor is frozen (ZeRO-1 does not list frozen parameters), or is not trained, or has no elements. */
     if (place.group < 0 && frozen < 0)
         put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     t->used = true;
@@ -375,7 +378,7 @@ void zero_params_make(struct zero *z)
         if (!z->tensor[i].buffer && !z->tensor[i].shared_with)
             make_zero_param(z, &z->tensor[i]);
     }
-    /* Names that the groups list and `module` does not have are parameters as well. */
+    /* Names in the groups that `module` does not have are parameters as well. */
     for (int g = 0; g < z->shape.n_groups; g++)
         for (int i = 0; i < z->shape.group[g].n; i++)
             if (names_find(met, z->shape.group[g].slot[i].name) < 0)

@@ -17,7 +17,7 @@
 
 const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* An optim_states file that is being read, and the tables of its rank. */
+/* An optim_states file while it is read, and the tables of its rank. */
 struct zero_shard {
     struct zero *z;
     const struct pt_files_job *j;
@@ -41,8 +41,8 @@ static const struct pk *shard_optimizer_tree(const struct pt *pt)
 }
 
 /*
- * Read from `opt` how many padding elements follow each parameter, as one list per group. Older versions of DeepSpeed
- * have no such padding and do not write this key.
+ * Read from `opt` the number of padding elements after each parameter, as one list per group. Older versions of
+ * DeepSpeed have no such padding and do not write this key.
  */
 static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
 {
@@ -74,7 +74,7 @@ void zero_check_config_stage(const struct zero *z, const struct pk *root, const 
 {
     const int64_t stage = config_stage(root);
 
-    /* A run without ZeRO has the vectors of stage 1 in BF16_Optimizer. */
+    /* In a run without ZeRO, BF16_Optimizer has the vectors of stage 1. */
     if (stage > 0 && z->stage > 0 && stage != z->stage)
         report_add(r, SEV_WARNING, "stage", path, ERR_NO_BYTE, NULL,
                    "ds_config has ZeRO stage %lld, the optimizer files have zero_stage %d", (long long)stage, z->stage);
@@ -118,8 +118,8 @@ static struct zero_run read_flat_vector(const struct zero_shard *k, const struct
 }
 
 /*
- * Check the length of a vector. In ZeRO-3 it must be the sum of the pieces. In ZeRO-1/2 the padding at its end may be
- * omitted, as DeepSpeed does for master weights, and in the elastic form also for moments.
+ * Check the length of a vector. In ZeRO-3 it must be the sum of the pieces. In ZeRO-1/2 the padding at the end of the
+ * vector may be missing. DeepSpeed omits it for master weights, and in the elastic form also for moments.
  */
 static bool has_expected_vector_length(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
 {
@@ -135,8 +135,8 @@ static bool has_expected_vector_length(const struct zero_shard *k, const struct 
 }
 
 /*
- * Returns true if the file has no moments: the optimizer has never stepped, or ZeRO-3's weights were stored without
- * optimizer states. The state is then an empty dict, or absent (zero_to_fp32.py accepts both).
+ * Returns true if the file has no moments, because the optimizer has never stepped, or because ZeRO-3's weights were
+ * stored without optimizer states. The state is then an empty dict or missing. zero_to_fp32.py accepts both.
  */
 static bool has_no_moments(const struct zero_shard *k)
 {
@@ -170,8 +170,8 @@ static const struct pk *settings_of(const struct zero_shard *k, int g)
 }
 
 /*
- * Add to rank->more the tensors in the state of group g, at any depth, except Adam's own. `above` is the start of
- * their names.
+ * Add to rank->more the tensors in the state of group g, at any depth, except Adam's moments. `above` is the beginning
+ * of their names.
  */
 static void read_extra_states(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
 {
@@ -203,8 +203,8 @@ static void read_extra_states(const struct zero_shard *k, int g, const struct pk
 
 /*
  * Read the vectors of group g. Adam's two moments are required if the group's settings are Adam's and its state has no
- * other tensors. Other optimizers have one of the moments or none. In ZeRO-3, so does a sub-group without gradients,
- * because it is never stepped.
+ * other tensors. Other optimizers have one of the moments or none. In ZeRO-3, a sub-group without gradients may also
+ * lack moments, because the optimizer never steps it.
  */
 static void read_group_vectors(const struct zero_shard *k, const struct pk *fp32, int g)
 {
@@ -265,14 +265,17 @@ static void check_recorded_paddings(const struct zero_shard *k)
         int64_t want = group->part - zero_lean(x, g, k->r), recorded = -1;
         int64_t total = k->r == x->world - 1 ? group->part * x->world - group->need : 0;
 
-        /* Older versions record the group's whole padding on the last rank, even if it extends over several ranks. */
+        /*
+         * Older versions record the whole padding of the group on the last rank, even if the padding extends over
+         * several ranks.
+         */
         if (!pk_as_int(adam_list_at(pads, g), &recorded) || (recorded != want && recorded != total))
             report_add(k->j->r, SEV_ERROR, "padding", k->j->path, ERR_NO_BYTE, NULL,
                        "group %d: padding %lld recorded, %lld expected", g, (long long)recorded, (long long)want);
     }
 }
 
-/* Returns true if the entry of a mapping is `count` elements at `start` of the rank's vector. */
+/* Returns true if the entry of a mapping refers to `count` elements of the rank's vector, starting at `start`. */
 static bool is_mapped_to(const struct pk *entry, int64_t start, int64_t count)
 {
     int64_t at = -1, n = -1;
@@ -281,8 +284,8 @@ static bool is_mapped_to(const struct pk *entry, int64_t start, int64_t count)
 }
 
 /*
- * Compare the positions recorded for group g (`mapping`) with those that follow from the order of param_shapes. Returns
- * the name of the first parameter that differs, or NULL.
+ * Compare the positions recorded for group g (`mapping`) with the positions that follow from the order of param_shapes.
+ * Returns the name of the first parameter that differs, or NULL.
  */
 static const char *other_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
 {
@@ -316,7 +319,7 @@ static const char *other_mapping(const struct zero_shard *k, const struct pk *ma
     return other;
 }
 
-/* Returns true if the run's configuration has round_robin_gradients, with which DeepSpeed writes other mappings. */
+/* Returns true if the run's configuration has round_robin_gradients. DeepSpeed then writes other mappings. */
 static bool is_round_robin(const struct zero *z)
 {
     const struct pk *config = pk_get(pk_get(z->root, "ds_config"), "zero_optimization");
@@ -355,8 +358,8 @@ static void check_param_mappings(const struct zero_shard *k)
 }
 
 /*
- * Read the step counter of every group (ZeRO-3: sub-group). They must be equal within a file; that of group 0 is
- * compared over the ranks.
+ * Read the step counters of all groups (ZeRO-3: sub-groups). They must be equal within a file. The counter of group 0
+ * is later compared between ranks.
  */
 static void read_step(const struct zero_shard *k)
 {
@@ -395,7 +398,10 @@ static const struct pk *masters_of(const struct zero_shard *k)
     return NULL;
 }
 
-/* Check the stage in ds_config. A rank whose ds_config has the stage of the lead rank's is not reported again. */
+/*
+ * Check the stage in ds_config. If it is the same as in the ds_config of the lead rank, it is not reported a second
+ * time.
+ */
 static void check_stage(const struct zero_shard *k)
 {
     const struct source_file *lead = k->z->lead_file;
@@ -439,7 +445,7 @@ void zero_shards_rank(const struct pt_files_job *j)
 }
 
 /*
- * Find in rank r's damaged file the records that the lead rank's file has at the same offsets. A record that is not
+ * Find in rank r's damaged file the records at the offsets that they have in the lead rank's file. A record that is not
  * found or not valid gets the number -1.
  */
 static void recover_rank(struct zero *z, int r)

@@ -12,8 +12,8 @@
 #include "libcommon/layout/zero/zero_source.h"
 
 /*
- * Add file number `file` to the source under `name`, the name of the lost model_states file, and report a warning.
- * `of` names in the warning the values that are read from `file`. Returns the new entry of z->s->file.
+ * Add file number `file` to the source under `name`, which is the name of the lost model_states file, and report a
+ * warning. In the warning, `of` states which values are read from `file`. Returns the new entry of z->s->file.
  */
 static struct source_file *add_stand_in(struct zero *z, char *name, int file, struct pt *pt, const char *of)
 {
@@ -43,8 +43,8 @@ struct model_candidate {
 };
 
 /*
- * Open the first readable file in the listing that has this kind and tensor rank. *name is set to its parsed name.
- * Returns NULL if there is none.
+ * Open the first file in the listing that has this kind and tensor rank and that can be read. *name is set to its
+ * parsed name. Returns NULL if there is none.
  */
 static struct pt *open_listed(const struct zero *z, enum ds_kind kind, int tp, struct ds_name *name)
 {
@@ -61,7 +61,7 @@ static struct pt *open_listed(const struct zero *z, enum ds_kind kind, int tp, s
     return NULL;
 }
 
-/* Returns the first parameter that `optim`, an optimizer file of this tag, lists and x does not, or NULL. */
+/* Returns the first parameter that the optimizer file `optim` of this tag lists but x does not, or NULL. */
 static const char *unlisted_param(const struct zero_shape *x, const struct pt *optim)
 {
     const struct pk *opt = pk_get(pt_root(optim), "optimizer_state_dict");
@@ -80,8 +80,8 @@ static const char *unlisted_param(const struct zero_shape *x, const struct pt *o
 }
 
 /*
- * Check an optimizer file of this tag against the tables of the candidate `model`, which are in t, with the checks
- * that are made when a checkpoint is opened. Returns the first difference as text, or NULL.
+ * Compare an optimizer file of this tag with the candidate `model`, whose tables are in t. The same checks are made as
+ * when a checkpoint is opened. Returns the first difference as text, or NULL.
  */
 static char *optimizer_unlike(struct zero *t, const struct pt *model, struct pt *optim, struct ds_name *name)
 {
@@ -111,8 +111,8 @@ static char *optimizer_unlike(struct zero *t, const struct pt *model, struct pt 
 }
 
 /*
- * Returns the reason why pt, a model_states file of another tag, does not fit the files of this tag, as text that the
- * caller frees. Returns NULL if it fits.
+ * Compare pt, a model_states file of another tag, with the files of this tag. Returns NULL if it fits, otherwise the
+ * reason as text, which the caller frees.
  */
 static char *model_unlike(const struct model_candidate *c, const struct pt *pt)
 {
@@ -158,9 +158,9 @@ static bool model_fits(void *ctx, const struct pt *pt)
 }
 
 /*
- * If lost data are allowed, use a model_states file of another tag of the run in place of the lost one. Shapes,
- * buffers and frozen parameters are read from it, but not the weights of trained parameters. Returns NULL if no tag
- * has a file that fits, and adds to `refused` why the existing ones do not.
+ * If lost data are permitted, use a model_states file of another tag of the run in place of the lost one. Shapes,
+ * buffers and frozen parameters are read from it, but not the weights of trained parameters. If no tag has a file that
+ * fits, returns NULL and adds the reasons to `refused`.
  */
 static struct source_file *other_tags_model(struct zero *z, struct strbuf *refused)
 {
@@ -181,8 +181,8 @@ static struct source_file *other_tags_model(struct zero *z, struct strbuf *refus
 }
 
 /*
- * If lost data are allowed, use the model_states file of another tensor rank of this tag in place of the lost one,
- * because the slices of both have the same names and shapes. No weights are read from it, not even those of frozen
+ * If lost data are permitted, use the model_states file of another tensor rank of this tag in place of the lost one.
+ * The slices of both ranks have the same names and shapes. No weights are read from this file, not even those of frozen
  * parameters. Returns NULL if there is none.
  */
 static struct source_file *other_ranks_model(struct zero *z)
@@ -206,7 +206,7 @@ static struct source_file *other_ranks_model(struct zero *z)
 }
 
 /*
- * Use another file in place of the lost model_states: that of another tag, else that of another tensor rank. Returns
+ * Replace the lost model_states file by another file: that of another tag, or else that of another tensor rank. Returns
  * NULL if there is neither.
  */
 static struct source_file *other_model(struct zero *z, struct strbuf *refused)
@@ -216,7 +216,7 @@ static struct source_file *other_model(struct zero *z, struct strbuf *refused)
     return f ? f : other_ranks_model(z);
 }
 
-/* Returns the model_states file of the lowest data-parallel rank above `dp` that has one, or NULL. */
+/* Returns the model_states file of the next data-parallel rank above `dp` that has such a file, or NULL. */
 static struct source_file *next_model(struct zero *z, int dp)
 {
     struct source_file *first = NULL;
@@ -230,7 +230,10 @@ static struct source_file *next_model(struct zero *z, int dp)
     return first;
 }
 
-/* Set *e: no model_states file can be read. `refused` contains the reasons why other tags were not used. */
+/*
+ * Set *e to the error that no model_states file can be read. `refused` contains the reasons why other tags were not
+ * used.
+ */
 static void refuse_lost_model(const struct zero *z, const struct strbuf *refused, struct err *e)
 {
     const char *none = z->o->holes && !refused->len ? ", and no other tag of the run is next to it" : "";
@@ -240,8 +243,8 @@ static void refuse_lost_model(const struct zero *z, const struct strbuf *refused
 }
 
 /*
- * Returns the model_states file of the lowest rank that has one. If lost data are allowed, files that cannot be opened
- * are skipped.
+ * Returns the model_states file of the lowest rank that has one. If lost data are permitted, files that cannot be
+ * opened are skipped.
  */
 static struct source_file *first_model(struct zero *z, struct err *e)
 {
@@ -268,8 +271,8 @@ static struct source_file *first_model(struct zero *z, struct err *e)
 }
 
 /*
- * Returns true if `root` is that of an mp_rank file of the pipeline engine. That engine stores weights in layer files,
- * so its mp_rank files have none. A folder whose layer files are all lost is therefore recognized as well.
+ * Returns true if `root` is the root of an mp_rank file of the pipeline engine. Such a file has no weights, because the
+ * engine stores these in layer files. Therefore it is recognised even if all layer files are lost.
  */
 static bool of_the_pipeline(const struct zero *z, const struct pk *root)
 {
@@ -288,7 +291,7 @@ static void read_models(struct zero *z)
     struct pt_files o = reading(z);
     int first = 0;
 
-    /* Skip the ranks that have no file, or whose file could not be opened; both have been reported. */
+    /* Skip ranks without a file, and ranks whose file could not be opened. Both have been reported. */
     while (first < z->world - 1 && (z->model_file[first] < 0 || !z->s->file[z->model_file[first]].pt))
         first++;
     if (z->lost_model)
@@ -302,8 +305,8 @@ static void read_models(struct zero *z)
 }
 
 /*
- * Opens and returns rank 0's optimizer file. If lost data are allowed, this is the first optimizer file that can be
- * opened. Returns NULL if there is none. Sets z->lead to the rank of the file.
+ * Opens and returns rank 0's optimizer file, or if lost data are permitted, the first optimizer file that can be
+ * opened. Sets z->lead to the rank of this file. Returns NULL if there is none.
  */
 static struct source_file *open_lead(struct zero *z)
 {
@@ -327,8 +330,8 @@ static struct source_file *open_lead(struct zero *z)
 }
 
 /*
- * If lost data are allowed, open an optimizer file of another tensor rank and list it in place of the lead rank's
- * file. Its vectors have the same lengths and types as the lost ones. Returns NULL if there is none.
+ * If lost data are permitted, open an optimizer file of another tensor rank, and list it in place of the lead rank's
+ * file. The vectors in both files have the same lengths and types. Returns NULL if there is none.
  */
 static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name *name)
 {
@@ -356,8 +359,8 @@ static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name 
 }
 
 /*
- * Read into z->like the tables of f, a file of another tensor rank. Lengths and types of the lost vectors are taken
- * from these tables, but none of the vectors' bytes are read.
+ * Read the tables of f, a file of another tensor rank, into z->like. These tables show the lengths and types of the
+ * lost vectors. The vectors in f are not read.
  */
 static void read_like(struct zero *z, struct ds_name *name, const struct source_file *f)
 {
@@ -382,8 +385,8 @@ static void report_no_optimizer(struct zero *z)
 }
 
 /*
- * Read the optimizer files. The first one defines how vectors are partitioned; if it cannot be read, the others are
- * not read either. Returns false in that case.
+ * Read the optimizer files. The first one shows how vectors are partitioned. If it cannot be read, the others are not
+ * read either, and the function returns false.
  */
 static bool zero_read_optim_shards(struct zero *z)
 {
@@ -450,7 +453,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
         return -1;
     }
     zero_check_config_stage(z, z->root, z->path, z->r);
-    /* If the optimizer files did not give the stage, read it from the run's configuration. */
+    /* if the optimizer files did not state the stage, read it from the run's configuration */
     if (z->stage == 0)
         pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &recorded);
     z->s->zero_stage = z->stage ? z->stage : recorded == 2 ? 2 : 1;
@@ -462,7 +465,10 @@ static int zero_open_tag(struct zero *z, struct err *e)
     return 0;
 }
 
-/* Open the files of one tensor rank. Returns 0, -1 with *e set, or 1 if they are files of the pipeline engine. */
+/*
+ * Open the files of one tensor rank. Returns 0 on success, -1 with *e set on error, or 1 if these are files of the
+ * pipeline engine.
+ */
 static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
 {
     int rc = zero_files_read(z, l, e);
@@ -490,7 +496,7 @@ static int count_tensor_ranks(const struct source_listing *l)
     return most + 1;
 }
 
-/* Append the files of tensor rank `from` to those of s, which then closes them. */
+/* Append the files of tensor rank `from` to those of s. The source s then closes these files. */
 static void append_rank_files(struct source *s, const struct source *from)
 {
     struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
@@ -569,7 +575,7 @@ int zero_source_open(struct source *s, const struct source_listing *l, const str
     return deepspeed_source_open(s, l, o, r, e);
 }
 
-/* Returns true if the listing has no layer files, because an engine without pipeline writes none. */
+/* Returns true if the listing has no layer files. An engine without pipeline writes no such files. */
 bool zero_fits(const struct source_listing *l)
 {
     for (int i = 0; i < l->n; i++)

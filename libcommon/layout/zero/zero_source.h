@@ -91,7 +91,7 @@ struct zero_rank {
 struct zero_tensor {
     const char *name;
     struct pt_tensor t;
-    const char *shared_with;    /* if this is another name of a tensor: the name that holds the data; otherwise NULL */
+    const char *shared_with;    /* if this is another name of a tensor: the name with the data, or NULL */
     bool buffer, frozen, used;
 };
 
@@ -105,16 +105,16 @@ struct zero {
     bool bf16_prefix;
     int stage, world;           /* stage: 1, 2 or 3; world: number of data-parallel ranks */
     int *optim_file;            /* [world]: index in s->file; -1 if missing */
-    int *model_file;            /* [world], likewise; up to ZeRO-2, only the first rank has a file */
+    int *model_file;            /* [world], likewise; up to ZeRO-2, only the first rank has one */
     bool has_optimizer;         /* optim_states files exist, and the caller needs them */
-    /* the run does not use ZeRO, so there are no groups of flat vectors: only weights are read */
+    /* the run does not use ZeRO, so there are no groups of flat vectors, and only weights are read */
     bool without_zero;
     bool too_many;
-    int lead;                   /* data-parallel rank whose optimizer file is read first: 0, unless that file is lost */
+    int lead;                   /* data-parallel rank whose optimizer file is read first; 0 unless that file is lost */
     struct source_file *lead_file;      /* the optimizer file of rank `lead`; NULL if none is read */
     /*
      * if all optimizer files of this tensor rank are lost: a data-parallel rank of another tensor rank, whose vectors
-     * have the same lengths; otherwise NULL
+     * have the lengths of the lost ones; otherwise NULL
      */
     struct zero_rank *like;
     const struct source_listing *l;
@@ -123,7 +123,7 @@ struct zero {
      * then holes: extents without data.
      */
     const char *lost_model;
-    bool other_rank;            /* the replacement is of another tensor rank, so frozen parameters are holes as well */
+    bool other_rank;            /* it is from another tensor rank, so frozen parameters are holes, too */
     struct pt_holes holes;
     const struct pk *root;      /* root of rank 0's model_states */
     const struct pt *first;     /* rank 0's model_states */
@@ -137,7 +137,10 @@ struct zero {
 };
 
 enum severity zero_mismatch(const struct zero *z);
-/* Returns the severity with which lost data are reported: a warning if source_opts.holes allows lost data. */
+/*
+ * Returns the severity with which lost data are reported: a warning if source_opts.holes permits lost data, otherwise
+ * an error.
+ */
 static inline enum severity zero_lost(const struct zero *z) { return z->o->holes ? SEV_WARNING : SEV_ERROR; }
 
 /* ---- zero_files.c ---- */
@@ -161,42 +164,41 @@ char *zero_model_name(const struct zero *z, int r);
 
 /* ---- zero_model.c ---- */
 
-/* Read the tables of pt, rank 0's model_states. Returns false, after a report, if they cannot be read. */
+/* Read the tables of pt, the model_states file of rank 0. If they cannot be read, reports this and returns false. */
 bool zero_model_read(struct zero *z, const struct pt *pt);
 /*
- * Read the model_states file of one rank (in ZeRO-3 every rank has one): compare its shapes with rank 0's, and find
- * its pieces of frozen parameters.
+ * Read the model_states file of one rank. In ZeRO-3 every rank has one. Its shapes are compared with rank 0's, and its
+ * pieces of frozen parameters are recorded.
  */
 void zero_model_rank(const struct pt_files_job *j);
 void zero_model_renumber(void *ctx, int file, int base);
 /*
- * Compare the values in the model_states file of another tensor rank, whose records are numbered in `files`, with those
- * of the first one, which z describes.
+ * Compare the values in the model_states file of another tensor rank with those in the first tensor rank's file, which
+ * z describes. The other file's records are numbered in `files`.
  */
 void zero_model_compare_tensor_ranks(const struct zero *z, const struct pt *other, struct files *files);
 
 /* ---- zero_shards.c ---- */
 
 /*
- * Read from an optim_states file the ZeRO stage, and for stages 1 and 2 also the paddings inside groups. Returns
- * false, after a report, if the stage contradicts the names of the model_states files, or if the paddings cannot be
- * read.
+ * Read from an optim_states file the ZeRO stage, and for stages 1 and 2 also the paddings inside groups. If the stage
+ * contradicts the names of the model_states files, or if the paddings cannot be read, reports this and returns false.
  */
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
 void zero_shards_rank(const struct pt_files_job *j);
 void zero_shards_renumber(void *ctx, int file, int base);
-/* Warn if the stage in the ds_config of the file at `path`, whose root is `root`, differs from z->stage. */
+/* Warn if the stage in the ds_config of the file at `path` differs from z->stage. `root` is the root of this file. */
 void zero_check_config_stage(const struct zero *z, const struct pk *root, const char *path, struct report *r);
 /*
- * For optimizer files with a damaged container (source_opts.holes), find the records at the offsets that they have in
- * the lead rank's file.
+ * Recover optimizer files whose container is damaged (source_opts.holes): find their records at the offsets that these
+ * have in the lead rank's file.
  */
 void zero_shards_recover(struct zero *z);
 
 /* ---- zero_params.c ---- */
 
 void zero_params_make(struct zero *z);
-/* Returns the map of tensor t of rank 0's model_states. Returns NULL, after a report, if t is not contiguous. */
+/* Returns the map of tensor t of rank 0's model_states. If t is not contiguous, reports this and returns NULL. */
 struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_tensor *t);
 
 /* ---- zero_tp.c ---- */
@@ -208,8 +210,8 @@ struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_t
 MUST_CHECK int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e);
 
 /*
- * Compare the numbers of tensor ranks and pipeline stages that the root of a model_states file records with n, the
- * number of tensor ranks that have files.
+ * Compare n, the number of tensor ranks that have files, with the numbers of tensor ranks and pipeline stages that the
+ * root of a model_states file records.
  */
 void zero_tp_check_degrees(const struct zero *z, const struct pk *root, const char *path, int n);
 
@@ -224,13 +226,16 @@ struct zero_joined {
     bool by_lists;                      /* its rule is from lists of patterns; otherwise from a family */
 };
 struct zero_affine;
-/* Returns the table of affine_map, or NULL, after a report if it has an unknown version, if there is none. */
+/*
+ * Returns the table of affine_map, or NULL if there is none. If its version is not known, reports this and returns
+ * NULL.
+ */
 const struct zero_affine *zero_affine_read(const struct zero *z);
 /* Returns true if `a`, which may be NULL, has an entry for the parameter. */
 bool zero_affine_has(const struct zero_affine *a, const char *name);
 /*
- * Compare how a parameter is joined with its entry in `a`. Returns false after reporting an ERROR "merge_rule" for
- * `path` if they disagree or the entry has a form that is not supported.
+ * Compare the way in which a parameter is joined with the parameter's entry in `a`. If they disagree, or if the form of
+ * the entry is not supported, reports an ERROR "merge_rule" for `path` and returns false.
  */
 bool zero_affine_check(const struct zero_affine *a, const struct zero_joined *j, const char *path, struct report *r);
 

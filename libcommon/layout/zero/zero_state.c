@@ -34,7 +34,10 @@ static const char *optim_path(const struct zero *z, int rank)
     return files_name(z->s->files, z->s->file[z->optim_file[rank]].file);
 }
 
-/* Check that the optimizer's step counter is equal in all files, and that all with moments have one or none has. */
+/*
+ * Check that the optimizer's step counter is equal in all files, and that either all files with moments have a counter
+ * or none has.
+ */
 static void compare_steps(struct zero *z)
 {
     const struct zero_rank *lead = &z->rank[z->lead];
@@ -52,7 +55,7 @@ static void compare_steps(struct zero *z)
     }
 }
 
-/* Check that learning rates, betas and loss scale are equal in all files, as they are in one save. */
+/* Check that learning rates, betas and the loss scale are equal in all files. Files of one save agree in these. */
 static void compare_settings(struct zero *z)
 {
     const char *first = z->rank[z->lead].settings;
@@ -66,8 +69,8 @@ static void compare_settings(struct zero *z)
 }
 
 /*
- * Compare the optimizer's step counter with the engine's. They are equal if each step of the engine, except the
- * skipped ones, is a step of the optimizer; in older releases the optimizer's counter is one larger. Any other
+ * Compare the optimizer's step counter with the engine's. They are equal if each step of the engine that was not
+ * skipped is also a step of the optimizer. In older releases, the optimizer's counter is one larger. Any other
  * difference means that the files are of different saves, or that the optimizer was started later than the engine.
  */
 static void compare_with_engine(struct zero *z)
@@ -126,7 +129,10 @@ static const char *more_states(struct zero *z)
     return all;
 }
 
-/* Returns the name of a state in group g of rank `a` that rank `b` does not have in this group, or NULL. */
+/*
+ * Returns the name of a state that group g of rank `a` has but group g of rank `b` lacks. Returns NULL if there is
+ * none.
+ */
 static const char *find_lacking_state(const struct zero_rank *a, const struct zero_rank *b)
 {
     for (int i = 0; i < a->n_more; i++) {
@@ -140,7 +146,7 @@ static const char *find_lacking_state(const struct zero_rank *a, const struct ze
     return NULL;
 }
 
-/* Check that all ranks have the same states other than Adam's. */
+/* Check that all ranks have the same states, apart from those of Adam. */
 static void compare_extra_states(struct zero *z)
 {
     const struct zero_rank *lead = &z->rank[z->lead];
@@ -157,7 +163,7 @@ static void compare_extra_states(struct zero *z)
     }
 }
 
-/* Report that the optimizer is not Adam. Its master weights are read as usual; its states become values. */
+/* Report that the optimizer is not Adam. Its master weights are read as usual. Its states become values. */
 static void report_extra_states(struct zero *z)
 {
     compare_extra_states(z);
@@ -168,7 +174,7 @@ static void report_extra_states(struct zero *z)
                    z->s->run.more_states);
 }
 
-/* Check that either all ranks whose files were read have moments, or none has. */
+/* Check that either all ranks whose files were read have moments or none has. */
 static void compare_moments(struct zero *z)
 {
     int without = -1, with = -1;
@@ -208,7 +214,10 @@ static bool has_adam_moments(const struct zero *z)
     return z->shape.n_groups > 0 && !z->s->run.more_states;
 }
 
-/* Compare the optimizer in ds_config with the states and groups. A program can pass another optimizer to DeepSpeed. */
+/*
+ * Compare the optimizer in ds_config with the states and groups. They may differ, because a program can pass another
+ * optimizer to DeepSpeed.
+ */
 static void compare_config_optimizer(const struct zero *z, const struct pk *config)
 {
     static const char *const others[] = { "lion", "sgd", "adagrad" };
@@ -232,7 +241,10 @@ static void compare_config_optimizer(const struct zero *z, const struct pk *conf
                       own1, own2);
 }
 
-/* Compare ds_config of the model's file with the optimizer's settings, and with ds_config of the optimizer's file. */
+/*
+ * Compare the ds_config in the model's file with the optimizer's settings, and with the ds_config in the optimizer's
+ * file.
+ */
 static void compare_config(const struct zero *z, const struct source_file *optim)
 {
     static const char *const flags[] = { "bf16", "fp16" };

@@ -18,8 +18,8 @@
 #include "libcommon/layout/engine/zero_storages.h"
 
 /*
- * Use the trees of the source: that of the lowest rank's model_states and, unless only weights are requested, that of
- * an optim_states file.
+ * Find the trees of the source that the target uses: that of the lowest rank's model_states, and, unless only weights
+ * are requested, that of an optim_states file.
  */
 static int find_target_root(struct zero_target *t, const struct zero_request *q, struct err *e)
 {
@@ -93,8 +93,8 @@ static int all_slots(const struct zero_shape *x)
 }
 
 /*
- * Set the padding after each parameter of g. If `aligned`, each parameter except the last is padded to a multiple of
- * 16 bytes of weights; otherwise there is no padding.
+ * Set the padding after each parameter of g. If `aligned` is true, each parameter except the last is padded to a
+ * multiple of 16 bytes of weights. Otherwise there is no padding.
  */
 static void fill_up(struct zero_target *t, struct zero_group *g, bool aligned)
 {
@@ -247,8 +247,8 @@ static int check_fp32_states(const struct zero_target *t, struct report *notes, 
 }
 
 /*
- * Check that all weights can be converted to the type in which the run computes. A universal form has fp32 values of
- * frozen parameters, which were made from weights of a smaller type.
+ * Check that all weights can be converted to the type in which the run computes. In a universal form, the values of
+ * frozen parameters are fp32, but were made from weights of a smaller type.
  */
 static int check_weights_castable(const struct zero_target *t, struct report *notes, struct err *e)
 {

@@ -24,7 +24,7 @@ struct joining {
     const struct zero_affine *affine;   /* from universal_checkpoint_info; NULL if there is none */
     int64_t vocab;                      /* original_vocab_size in it; 0 if there is none */
     int64_t hidden;                     /* hidden size; 0 if the slices do not show it */
-    /* the first family that has rules for all names; NULL if there is none or it is not needed */
+    /* the first family with rules for all names; NULL if there is none or it is not needed */
     struct family *family;
     const struct merge_parts *parts;    /* parts of the parameter that is being joined; NULL if it is not fused */
     struct report *r;
@@ -46,9 +46,9 @@ static int find_tp_family(struct joining *j, const char *const *name, int n, str
 }
 
 /*
- * Returns the merge rule that the family has for the parameter `name`, or -1 if it has none. Its rules describe the
- * trainer's parameters; under the names of Transformers, a slice may be a part of such a parameter. *certain is set to
- * true if every trainer splits a parameter of this name in this way.
+ * Returns the family's merge rule for the parameter `name`, or -1 if it has none. The rules of a family describe the
+ * trainer's parameters. Under the names of Transformers, a slice may be only a part of such a parameter. *certain is
+ * set to true if every trainer splits a parameter of this name in this way.
  */
 static int find_family_merge_rule(const struct family *f, const char *name, bool *certain)
 {
@@ -58,7 +58,7 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     if (!family_find(f, name, &h))
         return -1;
     merge = family_merge(h.rule, name);
-    /* The axis of experts is in front of the rows, and a fused gate has no single axis. */
+    /* the axis of experts precedes the rows, and a fused gate is not split along a single axis */
     if ((h.rule->experts && (h.in_shards || !h.rule->each_expert)) ||
         (!h.in_shards && merge == MERGE_CAT0_HALVES && h.rule->n_parts == 1))
         return -1;
@@ -138,8 +138,8 @@ static struct tmap *join_fused_parts(const struct joining *j, const struct param
 }
 
 /*
- * Join the slices of one state. Returns NULL if a rank does not have the state, or, after a report, if the types
- * differ.
+ * Join the slices of one state. Returns NULL if a rank lacks the state. If the types of the slices differ, reports this
+ * and returns NULL.
  */
 static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
 {
@@ -168,8 +168,8 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
 }
 
 /*
- * Find the slices of parameter p on all ranks. Returns false, after a report, if one is missing or has another shape
- * or group.
+ * Find the slices of parameter p on all ranks. If one is missing or has another shape or group, reports this and
+ * returns false.
  */
 static bool find_slices(const struct joining *j, struct param *p, struct param **slice)
 {
@@ -187,8 +187,8 @@ static bool find_slices(const struct joining *j, struct param *p, struct param *
 }
 
 /*
- * Returns true if all slices begin with the same values. Returns false if these values are one number, because equal
- * zeros or ones do not show that the slices are copies.
+ * Returns true if all slices begin with the same values. Returns false if all of these values are the same number,
+ * because equal zeros or ones do not show that the slices are copies.
  */
 static bool begin_alike(const struct joining *j, struct param *const *slice)
 {
@@ -211,9 +211,10 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
 }
 
 /*
- * Returns the merge rule that the family has for p, or -1 after a report. A family's rule may be wrong, because AutoTP
- * does not split every parameter. If the rule is not certain and the slices begin with the same bytes, they seem to be
- * copies: for an embedding, the result is MERGE_REPLICATED; for any other parameter, the rule cannot be determined.
+ * Returns the family's merge rule for p. If the rule cannot be determined, reports this and returns -1. A family's rule
+ * may be wrong, because AutoTP does not split every parameter. If the rule is not certain and the slices begin with the
+ * same bytes, they seem to be copies. For an embedding, the result is then MERGE_REPLICATED. For any other parameter,
+ * the rule cannot be determined.
  */
 static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
@@ -234,7 +235,7 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
 }
 
 /*
- * Check a fused parameter, whose parts are each split over the ranks: on every rank, the rows of all parts must add up
+ * Check a fused parameter, whose parts are each split over the ranks. On every rank, the rows of all parts must add up
  * to the rows of the rank's slice.
  */
 static bool check_parts(const struct joining *j, const struct param *p, int rule)
@@ -257,8 +258,8 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
 }
 
 /*
- * Returns the hidden size of the model: the columns of the embedding's slice, if the slice of the final norm has as
- * many elements. Returns 0 if it is not known.
+ * Returns the hidden size of the model, or 0 if it is not known. It is the number of columns in the embedding's slice,
+ * if the final norm's slice has as many elements.
  */
 static int64_t find_hidden_size(const struct source *rank)
 {
@@ -279,8 +280,9 @@ static int64_t find_hidden_size(const struct source *rank)
 }
 
 /*
- * Returns true if the slice has the hidden size along the axis along which `rule` would join the slices, although its
- * family splits it along the other one: the joined tensor would have n times the hidden size there.
+ * Returns true if the sizes refute `rule`: the slice already has the hidden size along the axis along which `rule`
+ * would join the slices, and the family splits the parameter along the other axis. The joined tensor would then have n
+ * times the hidden size.
  */
 static bool is_refuted_by_size(const struct joining *j, const struct param *p, int rule, int of_family)
 {
@@ -291,9 +293,9 @@ static bool is_refuted_by_size(const struct joining *j, const struct param *p, i
 
 /*
  * Warn if the patterns join the slices of p along another axis than the one along which the trainers of its family
- * split it, or if they join slices that are copies for those trainers. Report an error and return false if the sizes of
- * the model refute the patterns. Not compared: a parameter that the patterns do not split, and one of the vocabulary,
- * because trainers differ there.
+ * split it, or if they join slices that are copies for those trainers. If the sizes of the model refute the patterns,
+ * reports an error and returns false. A parameter that the patterns do not split is not compared. One of the vocabulary
+ * is not compared either, because trainers differ there.
  */
 static bool compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
 {
@@ -318,8 +320,8 @@ static bool compare_rule_with_family(const struct joining *j, const struct param
 }
 
 /*
- * Check a parameter that the patterns split and affine_map does not describe: slices that begin with the same values
- * seem to be copies. Returns false after an error if each of them also has all rows of the vocabulary.
+ * Check a parameter that the patterns split but affine_map does not describe. If its slices begin with the same values,
+ * they seem to be copies. If each of them also has all rows of the vocabulary, reports an error and returns false.
  */
 static bool check_copies(const struct joining *j, const struct param *p, struct param *const *slice, int rule)
 {
@@ -346,8 +348,8 @@ static int find_slice_merge_rule(const struct joining *j, const struct param *p,
 }
 
 /*
- * Check the shape and the rule of a joined parameter against affine_map and original_vocab_size. Returns false after
- * an error.
+ * Check the shape and the rule of a joined parameter against affine_map and original_vocab_size. If they disagree,
+ * reports an error and returns false.
  */
 static bool check_joined(const struct joining *j, const struct param *whole, const struct param *slice)
 {
@@ -383,7 +385,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     *p = whole;
 }
 
-/* Give each parameter that is another name of a tied weight the states of the parameter that holds the weight. */
+/* Give the states of a tied weight to each parameter that is another name of it. */
 static void share_again(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -398,7 +400,7 @@ static void share_again(struct source *s)
     }
 }
 
-/* Compare the settings of the optimizer of a tensor rank with those of rank 0. */
+/* Compare the optimizer's settings on a tensor rank with those on rank 0. */
 static void compare_rank_settings(const struct joining *j, const struct source *a, const struct source *b,
                                   enum severity severity)
 {
@@ -416,7 +418,7 @@ static void compare_rank_settings(const struct joining *j, const struct source *
     free(y);
 }
 
-/* Compare what the files of all tensor ranks state: counters, settings, and values of the caller. */
+/* Compare what the files of all tensor ranks state: counters, settings, and values of the user's program. */
 static void compare_ranks(const struct joining *j, const struct zero *z)
 {
     const enum severity severity = zero_mismatch(z);

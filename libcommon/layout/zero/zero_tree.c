@@ -42,8 +42,8 @@ static int64_t flat_elems(const struct zero_shape *x, int g)
 }
 
 /*
- * Returns the tensor of the trained parameter p: a view of the storage of its group. If `fill`, also adds the fill of
- * these bytes.
+ * Returns the tensor of the trained parameter p, which is a view of its group's storage. If `fill` is true, also adds
+ * the fill of these bytes.
  */
 static struct pk *trained_view(struct model_tree *k, const struct param *p, bool fill)
 {
@@ -83,7 +83,7 @@ static struct pk *empty_tensor(struct model_tree *k)
     return zero_tree_vector(k->x, zero_tree_storage(k->x, 0), k->t->weights, 0, false);
 }
 
-/* Returns the tensor of a buffer that is in another file of the source than `module`. */
+/* Returns the tensor of a buffer that is stored in another file of the source than `module`. */
 static struct pk *buffer(struct model_tree *k, const struct source_value *v)
 {
     int storage = zero_tree_storage(k->x, v->map->len);
@@ -125,7 +125,7 @@ static struct pk *make_module(struct model_tree *k)
     for (uint32_t i = 0; pair && i < n; i++)
         pk_set(k->x->ds.arena, d, pk_copy(k->x->ds.arena, pair[2 * i]),
                module_value(k, pk_as_str(pair[2 * i]), pair[2 * i + 1]));
-    /* A source that is salvaged may lack the empty tensors of ZeRO-3. */
+    /* a source that is being salvaged may lack the empty tensors of ZeRO-3 */
     for (int g = 0; t->shape.stage == 3 && g < t->shape.n_groups; g++)
         for (int i = 0; i < t->shape.group[g].n; i++)
             if (!pk_get(d, t->shape.group[g].slot[i].name))
@@ -142,8 +142,8 @@ static bool is_frozen(const struct zero_target *t, const struct param *p)
 }
 
 /*
- * Returns this rank's piece of the frozen parameter p. The piece has the same length on every rank; zeros follow the
- * end of the parameter.
+ * Returns this rank's piece of the frozen parameter p. The piece has the same length on every rank. After the end of
+ * the parameter, it is filled with zeros.
  */
 static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
 {

@@ -12,7 +12,10 @@
 #include "libcommon/layout/engine/zero_storages.h"
 #include "libcommon/layout/zero/zero_target.h"
 
-/* Make the tree of rank `rank`'s model_states or optim_states. Up to ZeRO-2, only rank 0 has a model_states file. */
+/*
+ * Make the tree of the model_states or of the optim_states of rank `rank`. Up to ZeRO-2, only rank 0 has a model_states
+ * file.
+ */
 void zero_tree_model(const struct zero_target *t, int rank, struct arena *keep, struct zero_tree *out);
 void zero_tree_optim(const struct zero_target *t, int rank, struct arena *keep, struct zero_tree *out);
 

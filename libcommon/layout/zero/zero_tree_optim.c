@@ -61,8 +61,8 @@ static struct pk *masters(struct optim *k)
 /* ---- Adam's state ---- */
 
 /*
- * Returns the number of the state in the source from which the states of the optimizer's group `og` are made. It is
- * `og`, but in ZeRO-3 that of the group's first sub-group.
+ * Returns the number of the state in the source from which the state of the optimizer's group `og` is made. This is
+ * `og`, or in ZeRO-3 the number of the group's first sub-group.
  */
 static int first_source_group(const struct zero_target *t, int og)
 {
@@ -183,7 +183,8 @@ static struct pk *mappings(struct optim *k)
 /* ---- optimizer_state_dict ---- */
 
 /*
- * Returns the threshold of gradient clipping. ZeRO-3 does not save it, but the loaders of the other stages require it.
+ * Returns the threshold of gradient clipping. ZeRO-3 does not save this threshold, but the loaders of the other stages
+ * require it.
  */
 static struct pk *clip_grad(struct optim *k, const struct pk *was)
 {
@@ -196,8 +197,8 @@ static struct pk *clip_grad(struct optim *k, const struct pk *was)
 }
 
 /*
- * Returns the step counter of the elastic form, whose loader requires it. The writer of the elastic form omits it if
- * the optimizer is torch's Adam.
+ * Returns the step counter of the elastic form, because its loader requires one. DeepSpeed's writer of the elastic form
+ * omits the counter if the optimizer is torch's Adam.
  */
 static struct pk *step_number(struct optim *k)
 {
@@ -239,8 +240,8 @@ static int optim_key_part(const char *key)
         if (strcmp(key, keys[i]) == 0)
             return i;
     /*
-     * In a universal form, the settings have a key of their own. Very old versions of DeepSpeed have another key for
-     * the paddings.
+     * In a universal form, the settings are stored under a separate key. Very old versions of DeepSpeed use another key
+     * for the paddings.
      */
     return strcmp(key, "param_groups") == 0 || strcmp(key, "groups_padding") == 0 ? P_N : -1;
 }

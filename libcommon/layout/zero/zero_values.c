@@ -53,7 +53,7 @@ static void add_tree(struct zero *z, const char *name, const struct pk *tree, co
     v->pt = pt;
 }
 
-/* Add the entries of a dict as values named "<prefix><key>", except for the keys listed in `not`. */
+/* Add the entries of a dict as values named "<prefix><key>", except for keys listed in `not`. */
 static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, const struct pt *pt,
                      const char *const * not)
 {
@@ -88,7 +88,7 @@ static void add_module(struct zero *z, const struct pt *pt)
 
 /*
  * Returns true if `state` is the first state of one of the optimizer's groups, and sets *number to the number of that
- * group. If `groups` is NULL, each state is a group of its own.
+ * group. If `groups` is NULL, each state is a separate group.
  */
 static bool is_first(const struct pk *groups, int state, int *number)
 {
@@ -127,8 +127,8 @@ static void add_optimizer(struct zero *z, const struct pt *pt)
     for (int g = 0; g < z->shape.n_groups; g++) {
         step = pk_get(adam_group_state(opt, g), "step");
         /*
-         * In ZeRO-3 a group has several states, how many depends on the number of ranks. Their step is the same, so
-         * only the first is added.
+         * In ZeRO-3 a group has several states, whose number depends on the number of ranks. All of them have the same
+         * step, so only the first is added.
          */
         if (step && is_first(z->s->run.param_groups, g, &number))
             add_tree(z, arena_fmt(z->s->arena, "optimizer.state.%d.step", number), step, pt);
