@@ -76,7 +76,10 @@ static void refute(const struct core_claims *c, const char *param, const char *f
 
 /* ---- shapes ---- */
 
-/* Compare the rows of each first linear module of an MLP with the columns of the second one. */
+/*
+ * Check that the first linear module of an MLP has as many rows as the second one has columns, or twice as many if the
+ * MLP is gated.
+ */
 static void check_claimed_gates(const struct core_claims *c)
 {
     const bool gated = claims_true(c, "swiglu") || claims_true(c, "gated_linear_unit") || claims_true(c, "quick_geglu");
@@ -99,7 +102,7 @@ static void check_claimed_gates(const struct core_claims *c)
     }
 }
 
-/* Report a dimension of a parameter that is not the one in the arguments. */
+/* Report a dimension of a parameter that differs from the size stated in the arguments. */
 static void check_claimed_size(const struct core_claims *c, const struct param *p, int dim, const char *what,
                                int64_t stated)
 {
@@ -141,7 +144,10 @@ static void check_claimed_sizes(const struct core_claims *c)
 
 /* ---- names ---- */
 
-/* Report a tensor that an argument states and the model lacks, or the reverse. `absent`: the argument states none. */
+/*
+ * Report a tensor that the arguments require but the model lacks, or one that the model has but the arguments exclude.
+ * `there`: the model has the tensor. `stated`: the arguments require it.
+ */
 static void check_claimed_tensor(const struct core_claims *c, bool there, bool stated, const char *name,
                                  const char *key)
 {
@@ -150,7 +156,7 @@ static void check_claimed_tensor(const struct core_claims *c, bool there, bool s
                                : "is there, but args state that there is none (%s)", key);
 }
 
-/* The tensors of a module in a layer that an argument adds to all layers. */
+/* Check the tensors that an argument adds to a module of every layer: biases, and the norm of queries. */
 static void check_claimed_modules(const struct core_claims *c)
 {
     const bool biases = claims_true(c, "add_bias_linear"), qkv = param_in_layers(c, "self_attention.linear_qkv.weight");
@@ -192,7 +198,10 @@ static void check_claimed_ends(const struct core_claims *c)
                "(untie_embeddings_and_output_weights)");
 }
 
-/* Compare whether layers have experts, and whether some predict several tokens. */
+/*
+ * Check that layers have experts if the arguments state experts, and that the model has layers that predict several
+ * tokens (mtp) if the arguments state such layers.
+ */
 static void check_claimed_kinds(const struct core_claims *c)
 {
     const int64_t experts = claimed_number(c, "num_experts");
@@ -224,7 +233,10 @@ static void check_divides(const struct core_claims *c, const char *what, const c
                ranks);
 }
 
-/* Compare the numbers of ranks with what is shared by them, and their product with the number of all ranks. */
+/*
+ * Check that each number of ranks divides the number of heads, rows or experts that these ranks share, and that the
+ * product of the numbers of ranks is args.world_size.
+ */
 static void check_claimed_ranks(const struct core_claims *c)
 {
     static const char *const degree[] = { "tensor_model_parallel_size", "pipeline_model_parallel_size",

@@ -10,16 +10,19 @@
 
 struct source;
 
-/* Returns the number of the layer in a name "decoder.layers.3.mlp...", or -1 if the name is of another form. */
+/* Returns the number of the layer in a name such as "decoder.layers.3.mlp...", or -1 if the name has another form. */
 int core_layer_of(const char *name);
 /*
- * Report each argument that the names or shapes of the parameters, or other arguments, contradict: findings "config" of
- * the given severity. s->param has the names of torch_dist, with the numbers of layers. `tied_head` is true if the
- * files may hold a second copy of a tied embedding as output_layer.weight. Nothing is compared if args has no
- * num_layers.
+ * Report each argument that is contradicted by the names or shapes of the parameters, or by another argument. The
+ * findings have the code "config" and the given severity. s->param has the names of torch_dist, with the numbers of
+ * layers. `tied_head` is true if the files may hold a second copy of a tied embedding as output_layer.weight. Nothing
+ * is compared if args has no num_layers.
  */
 void core_args_check(const struct source *s, bool tied_head, enum severity severity, struct report *r);
-/* Report it, in the same way, if args.num_layers is not the number of decoder layers in the names of s->param. */
+/*
+ * Report a finding "config" of the given severity if args.num_layers differs from the number of decoder layers in the
+ * names of s->param.
+ */
 void core_args_check_layers(const struct source *s, enum severity severity, struct report *r);
 
 #endif

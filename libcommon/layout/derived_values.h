@@ -13,7 +13,7 @@ struct derived_value {
     const char *by_edit;                /* reason of ckpt-edit set: "ckpt-edit retag changes it" */
 };
 
-/* Returns the row for the value at `path`, or NULL if nothing else determines it. */
+/* Returns the row for the value at `path`. Returns NULL if the value is not derived from others. */
 const struct derived_value *derived_value_find(const char *path);
 
 #endif

@@ -20,7 +20,7 @@ struct ds_storage {
     int group;                          /* for DS_FILL_FLAT: the optimizer's group */
     enum state state;
     uint64_t len;                       /* length in bytes */
-    /* for DS_FILL_FLAT in a share: number of bytes that parameters fill; zeros follow */
+    /* only for DS_FILL_FLAT in a share: number of bytes filled by parameters; the rest is zeros */
     uint64_t filled;
     unsigned char bytes[8];             /* for DS_FILL_BYTES: the content of the storage */
 };
@@ -34,9 +34,9 @@ struct ds_tree {
 void ds_tree_free(struct ds_tree *x);
 
 /*
- * Describe a .pt file with the name `name` and the tree x. The description gets one box with the storages of x. The
- * content of storages of kind DS_FILL_BYTES is part of the description; the others are filled by fills. The
- * description takes over the arena of x, so call this function before anything else is added to *d.
+ * Describe a .pt file with the name `name` and the tree x. The description gets one box with the storages of x.
+ * Storages of kind DS_FILL_BYTES have their content in the description; all others get it from fills. The description
+ * takes over the arena of x, so call this function before anything else is added to *d.
  */
 void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x);
 /*

@@ -56,8 +56,8 @@ struct ds_request {
     const struct ds_set *set;           /* values to be changed (deepspeed_edit.h) */
     int n_set;
     /*
-     * The tensors of the source are not used; only the content of its files and its groups are. The caller provides
-     * the tensors (deepspeed_share.h), with weights of the type `weights`. File names, and the order in layer files,
+     * The tensors of the source are not used. Only its groups and the content of its files are. The caller provides the
+     * tensors (deepspeed_share.h), with weights of the type `weights`. Names of files, and the order in layer files,
      * are those of a trainer.
      */
     bool no_tensors;

@@ -24,8 +24,8 @@
 /* ---- groups of the optimizer under other names ---- */
 
 /*
- * Read the optimizer's groups, and store each parameter's group in the parameter, which the pieces that are made of it
- * inherit.
+ * Read the optimizer's groups, and store the number of its group in each parameter. Pieces that are made from a
+ * parameter inherit the number.
  */
 static int mark_groups(struct source *s, struct optim_groups *g, struct err *e)
 {
@@ -40,8 +40,8 @@ static int mark_groups(struct source *s, struct optim_groups *g, struct err *e)
 }
 
 /*
- * Returns the settings of a group for programs that do not know Megatron's factor wd_mult: a group with the factor 0
- * has no weight decay, whatever its own setting is.
+ * Returns the settings of a group for programs that do not know Megatron's factor wd_mult. If the factor is 0, the
+ * weight decay in the result is 0, whatever the group's own setting is.
  */
 static const struct pk *apply_decay_factor(struct arena *a, const struct pk *settings)
 {
@@ -55,7 +55,7 @@ static const struct pk *apply_decay_factor(struct arena *a, const struct pk *set
     return applied;
 }
 
-/* List the parameters of the groups from the marks, which are removed. */
+/* Make the lists of the groups' parameters from the numbers stored in the parameters. These numbers are removed. */
 static void list_marked_groups(struct source *s, const struct optim_groups *g)
 {
     struct optim_groups *to = arena_alloc(s->arena, sizeof *to);
@@ -79,9 +79,9 @@ static void list_marked_groups(struct source *s, const struct optim_groups *g)
 /* ---- names of Megatron-core for names of Transformers ---- */
 
 /*
- * Returns true if the parameters have the names of a model family in Transformers, as in a model folder, with settings
- * that became a config.json, or wherever --config or --rules is given, and the layout `to` requires those of
- * Megatron-core.
+ * Returns true if the parameters have the names of a model family in Transformers, but the layout `to` requires the
+ * names of Megatron-core. The names are known to be those of Transformers if the source is a model folder, if its
+ * settings became a config.json, or if --config or --rules is given.
  */
 static bool needs_core_names(const struct layout *to, const struct source *s, const struct write_request *q)
 {
@@ -89,7 +89,7 @@ static bool needs_core_names(const struct layout *to, const struct source *s, co
 
     if (!to->core_names || s->layout->core_names || !is_named)
         return false;
-    /* a folder that was exported with Megatron-core's names needs no others */
+    /* a folder that was exported with the names of Megatron-core keeps its names */
     for (int i = 0; i < s->n_params; i++)
         if (str_starts(s->param[i].name, "decoder.layers."))
             return false;
@@ -125,7 +125,7 @@ static struct family *find_requested_family(const struct source *s, const struct
     return f;
 }
 
-/* Check that q->topo.tp divides the number of rows of the vocabulary. Add a note if Megatron would pad the rows. */
+/* Check that q->topo.tp divides the number of rows of the vocabulary. Add a note if Megatron would add padding rows. */
 static int check_vocab_rows(const struct source *s, const struct ds_request *q, const struct hf_sizes *z,
                             struct report *notes, struct err *e)
 {
@@ -171,9 +171,9 @@ static int compare_with_config(const struct source *s, const json_t *config, con
 }
 
 /*
- * Compare the groups with those that Megatron makes: parameters with weight decay, and biases and vectors. Loaders of
- * Megatron-core find a group by its factor of weight decay, so other groups are refused, and a single one is a warning.
- * Groups that have Megatron's own marks are those of Megatron.
+ * Compare the groups with those that Megatron makes: one for parameters with weight decay, and one for biases and
+ * vectors. Loaders of Megatron-core identify a group by its factor of weight decay. Other groups are therefore refused,
+ * and a single group is a warning. Groups that have Megatron's own marks are always accepted.
  */
 static int check_groups_by_rule(const struct source *s, struct report *notes, struct err *e)
 {
@@ -230,7 +230,7 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
     struct hf_sizes z;
     int rc = -1;
 
-    /* Check that OUT may be written before hf_to_shards() fills a spool file. */
+    /* Check that OUT may be written, before hf_to_shards() fills a spool file. */
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 &&
         check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
@@ -253,8 +253,8 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
 /* ---- names of Transformers for shards with an optimizer ---- */
 
 /*
- * Returns true if parameters with the names of Megatron's shards are to get those of Transformers, with all states, in
- * a layout that keeps any names. Model folders do it themselves.
+ * Returns true if parameters that have the names of Megatron's shards must get the names of Transformers, with all
+ * states. This is the case for layouts that keep any names. Model folders change the names themselves.
  */
 static bool needs_hf_names(const struct layout *to, const struct source *s, const struct write_request *q)
 {
@@ -297,8 +297,8 @@ static int transpose_all_states(struct source *s, const bool *transposed, const 
 }
 
 /*
- * If config.json ties the head to the embedding, add the head as a second name of the embedding: a model's state_dict
- * has both names, and loaders miss a name that is not there.
+ * If config.json ties the head to the embedding, add the head as a second name of the embedding. A model's state_dict
+ * has both names, and loaders fail if one is missing.
  */
 static void add_tied_head(struct source *s, const struct family *f, const struct hf_sizes *z)
 {
@@ -324,7 +324,7 @@ static void add_tied_head(struct source *s, const struct family *f, const struct
     *s->names = (struct source_names){0};
 }
 
-/* Give the source's parameters, with all of their states, the names that the model has in Transformers. */
+/* Give the source's parameters the names that the model has in Transformers. All of their states are kept. */
 static int give_hf_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
 {
     struct optim_groups g = {0};
@@ -361,8 +361,8 @@ static int give_hf_names(struct source *s, const struct write_request *q, struct
 }
 
 /*
- * Split or fuse the experts of a model folder as requested, for a layout that keeps the names. Model folders do it
- * themselves.
+ * Split or fuse the experts of a model folder as requested, for a layout that keeps the names. A result that is a model
+ * folder does this itself.
  */
 static int apply_folder_experts(struct source *s, const struct layout *to, const struct write_request *q,
                                 struct report *notes, struct err *e)

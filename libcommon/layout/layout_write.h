@@ -32,8 +32,8 @@ struct strbuf;
 
 enum experts_form {
     EXPERTS_AS_THEY_ARE,
-    EXPERTS_SPLIT,              /* one tensor for each expert, under the names that save_pretrained writes */
-    EXPERTS_FUSED,              /* one tensor for all experts of a layer, under the names in memory */
+    EXPERTS_SPLIT,              /* one tensor per expert, under the names that save_pretrained writes */
+    EXPERTS_FUSED,              /* one tensor for all experts of a layer, under the names used in memory */
 };
 
 /*
@@ -42,15 +42,15 @@ enum experts_form {
  */
 struct write_request {
     const char *out;                    /* folder to be written */
-    bool weights_only;                  /* write no optimizer; the source was opened without its optimizer */
+    bool weights_only;                  /* write no optimizer; the source was also opened without it */
     int zero_stage;                     /* 1 to 3; 0: as in the source */
     int ranks;                          /* number of ranks; 0: not given */
     int expert_ranks;                   /* dsmoe: number of expert-parallel ranks; 0: not given */
     int mesh_rows, mesh_columns;        /* for layouts of entries: a mesh of ranks; 0: not given */
-    /* type of the weights, or type in which the run will compute; DTYPE_N: not given */
+    /* type of the weights, or type in which the run will compute; DTYPE_N: as it is */
     enum dtype dtype;
     bool distributed;                   /* torchdist: write the form of Megatron-core's distributed optimizer */
-    /* for a change of names: model family, and path of config.json; NULL: not given */
+    /* if names change: model family, and path of config.json; NULL: not given */
     const char *rules, *config;
     int experts;                        /* an enum experts_form: how the experts of a Transformers model are written */
     bool renames;                       /* set by layout_describe_as(): the parameters get other names */
@@ -62,8 +62,8 @@ struct write_request {
     bool certificate, set_latest;       /* true if the option was given */
     bool accept_mismatch;               /* report contradictions between config.json and tensors as warnings */
     /*
-     * The following members are for a change of names, which may need a spool file. The spool file is written only
-     * after OUT was found to be free.
+     * The following members are needed if names change, which may require a spool file. This file is written only after
+     * OUT was found to be free.
      */
     bool dry_run, force, resume;
     int threads;
@@ -81,8 +81,7 @@ struct write_plan {
 struct layout_target;
 struct layout_target_ops {
     /*
-     * name of a pointer file in the folder that contains OUT, which names the newest checkpoint; NULL if the layout
-     * has none
+     * name of the pointer file of the newest checkpoint, in the folder that contains OUT; NULL if the layout has none
      */
     const char *pointer;
     bool verifies;                      /* the sink verifies the result itself, if this was requested */
@@ -96,13 +95,14 @@ struct layout_target_ops {
     /* Add the facts of text() to the object that --json prints. */
     void (*facts)(const struct layout_target *t, json_t *o);
     /*
-     * For a dry run: plan_text() appends the lines that replace the line of text(), with labels of `label_width`
-     * characters; plan_facts() adds their facts to the object. Both are NULL if a dry run has nothing to add.
+     * For a dry run. plan_text() appends lines that replace the line of text(), with labels of `label_width`
+     * characters. plan_facts() adds the facts in these lines to the object. Both are NULL if a dry run has nothing to
+     * add.
      */
     void (*plan_text)(const struct layout_target *t, const struct write_plan *p, struct strbuf *sb);
     void (*plan_facts)(const struct layout_target *t, const struct write_plan *p, json_t *o);
     int label_width;
-    /* Append a list of what the result will contain, one line for each item. NULL if there is no such list. */
+    /* Append a list of the contents of the result, one line per item. NULL if there is no such list. */
     void (*list)(const struct layout_target *t, struct strbuf *sb);
     void (*free)(void *of);
 };
@@ -115,10 +115,9 @@ struct layout_target {
 };
 
 /*
- * Functions of a layout X. X_accepts() returns -1 with ERR_USAGE if a checkpoint of this layout cannot be made from
- * the source, or not with these options. describe_as_X() fills *t, and adds to `notes` what is lost, derived or
- * doubtful. It may change the source: buffers become parameters, and groups are resolved. It returns -1 with ERR_DATA
- * if the source lacks data.
+ * Functions of a layout X. X_accepts() returns -1 with ERR_USAGE if the source cannot be written in this layout, or not
+ * with these options. describe_as_X() fills *t, and adds to `notes` what is lost, derived or doubtful. It may change
+ * the source: buffers become parameters, and groups are resolved. It returns -1 with ERR_DATA if the source lacks data.
  */
 typedef int layout_accepts(const struct source *s, const struct write_request *q, struct err *e);
 typedef int layout_describe(struct source *s, const struct write_request *q, struct report *notes,
@@ -133,7 +132,7 @@ bool layout_has_writer(const struct source *s);
 /*
  * Describe the source as the layout `to`, which must be one that can be written. If the layout requires other
  * parameter names, and the rules of the model's family define them, the parameters get these names first. *t must be
- * all 0. The caller releases it with layout_target_free(), even if the function fails.
+ * all 0. The caller releases *t with layout_target_free(), even if the function fails.
  */
 MUST_CHECK int layout_describe_as(const struct layout *to, struct source *s, const struct write_request *q,
                                   struct report *notes, struct layout_target *t, struct err *e);
@@ -146,8 +145,9 @@ struct merge_request {
     bool certificate;
 };
 /*
- * Returns -1 with ERR_USAGE if the source has no tensor ranks that can be merged: its layout stores whole tensors, or
- * there is only one tensor rank. Also fails if its engine's files cannot be merged with these options.
+ * Returns -1 with ERR_USAGE if the source has no tensor ranks that can be merged, because its layout stores whole
+ * tensors or because there is only one tensor rank. Also returns -1 with ERR_USAGE if the files of its engine cannot be
+ * merged with these options.
  */
 MUST_CHECK int layout_check_merge(const struct source *s, const struct merge_request *q, struct err *e);
 

@@ -87,7 +87,7 @@ static int list_directory(struct open_listing *l, struct files *f, const char *d
 
 /*
  * Add a directory entry to the listing. An entry that is neither a file nor a folder (a dangling link, a pipe) is
- * skipped. If the layout requires a file of its name, that file is later reported as missing.
+ * skipped. If the layout requires a file of this name, the file is later reported as missing.
  */
 static int list_directory_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
                                 const struct dir_chain *up, struct err *e)
@@ -131,7 +131,7 @@ static int by_directory_entry(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Read the names in a folder, and sort them, so that file numbers do not depend on the order on disk. */
+/* Read the names in a folder, and sort them. The numbers of files then do not depend on the order on disk. */
 static int read_names(const char *dir, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -253,8 +253,8 @@ static bool marks_tag(const char *name)
 }
 
 /*
- * Returns true if only a model folder has a file of this name. A model folder may be next to the tags of a run, but it
- * is not one of them.
+ * Returns true if only a model folder has a file of this name. A folder of a run may contain a model folder next to its
+ * tags, but this model folder is not a tag.
  */
 static bool marks_model(const char *name)
 {
@@ -299,8 +299,8 @@ bool layout_marks_entry(const char *name)
 }
 
 /*
- * Returns true if marks() is true for the name, relative to `dir`, of an entry of the folder `dir`/`below`, or of a
- * folder `deeper` levels below that.
+ * Returns true if marks() is true for an entry of the folder `dir`/`below`, or of a folder up to `deeper` levels below
+ * it. The name of the entry, as passed to marks(), is relative to `dir`.
  */
 static bool has_marked_path(const char *dir, const char *below, bool (*marks)(const char *name), int deeper)
 {
@@ -333,8 +333,9 @@ const char *layout_pointer_name(int i)
 }
 
 /*
- * Returns the name of the folder to which the pointer file `where` refers. `tag` is the text of the file: the name of
- * the folder, or, in Megatron's pointer file, the number of the iteration, or "release". `tag` is returned or freed.
+ * Returns the name of the folder to which the pointer file `where` refers. `tag` is the text of this file. The text is
+ * the name of the folder, or, in Megatron's pointer file, the number of the iteration or "release". `tag` is returned
+ * or freed.
  */
 static char *latest_folder(const char *where, char *tag)
 {
@@ -347,7 +348,7 @@ static char *latest_folder(const char *where, char *tag)
     return folder;
 }
 
-/* Returns the name of the folder of the step in a file latest_train_state.pt of Megatron-Bridge, or NULL. */
+/* Returns the name of the folder whose step is in a file latest_train_state.pt of Megatron-Bridge, or NULL. */
 static char *train_state_folder(struct files *f, int file, struct err *e)
 {
     int64_t step;
@@ -356,8 +357,8 @@ static char *train_state_folder(struct files *f, int file, struct err *e)
 }
 
 /*
- * Returns the name of the tag folder that the text of the pointer file `where` contains. White space before and after
- * it is ignored, as DeepSpeed ignores it.
+ * Returns the name of the tag folder in `text`, the text of the pointer file `where`. White space before and after the
+ * name is ignored, as in DeepSpeed.
  */
 static char *latest_parse(const char *where, const char *text, uint64_t len, struct err *e)
 {
@@ -398,8 +399,8 @@ static bool names_latest(const char *dir)
 }
 
 /*
- * Returns true if the folder is a checkpoint of NeMo, whose marks are in the folders weights/ and context/. A run with
- * a pointer file is none: a tag in it may have one of these names.
+ * Returns true if the folder is a checkpoint of NeMo, which is recognised by files in its folders weights/ and
+ * context/. A run with a pointer file is not one: a tag of the run may be called weights or context.
  */
 static bool is_nemo_folder(const char *dir)
 {
@@ -407,13 +408,16 @@ static bool is_nemo_folder(const char *dir)
                                   has_marked_path(dir, "context", nemo_marks, 0));
 }
 
-/* Returns true if the folder is a tag. A folder zero/ alone is no mark: a run, or /dev, may have one. */
+/* Returns true if the folder is a tag. A folder zero/ alone is not enough, because a run, or /dev, may have one. */
 static bool is_tag_folder(const char *dir)
 {
     return has_marked_entry(dir, marks_tag) || has_marked_path(dir, "zero", marks_tag, 1) || is_nemo_folder(dir);
 }
 
-/* Returns a list of the tags and runs inside a folder, such as "global_step10, global_step20", or NULL. */
+/*
+ * Returns a list of the tags and runs in a folder, such as "global_step10, global_step20". Returns NULL if there are
+ * none.
+ */
 static char *list_tag_folders(const char *dir)
 {
     enum { LISTED = 8 };
@@ -438,7 +442,7 @@ static char *list_tag_folders(const char *dir)
     return tags.buf;
 }
 
-/* Returns a description of a folder whose layout is not supported. Returns NULL if its kind is not known. */
+/* Returns a description of a folder whose layout is not supported, or NULL if its kind is not known. */
 static const char *kind_of_folder(const char *dir, bool sure)
 {
     struct err ignored = {0};
@@ -454,7 +458,7 @@ static const char *kind_of_folder(const char *dir, bool sure)
     return kind;
 }
 
-/* Returns true if the folder has one file *.ckpt, which is a checkpoint of PyTorch Lightning. */
+/* Returns true if the folder has exactly one file *.ckpt, and this file is a checkpoint of PyTorch Lightning. */
 static bool holds_one_ckpt(const char *dir)
 {
     struct err ignored = {0};
@@ -475,8 +479,8 @@ static bool holds_one_ckpt(const char *dir)
 }
 
 /*
- * Find the first folder in `dir` that is a model folder or is of another known kind. Returns its name, which the
- * caller frees, and sets *kind to its description. Returns NULL if there is none.
+ * Find the first folder in `dir` that is a model folder or a folder of another known kind. Returns its name, which the
+ * caller frees, and sets *kind to a description. Returns NULL if there is none.
  */
 static char *find_inside(const char *dir, const char **kind)
 {
@@ -501,7 +505,10 @@ static char *find_inside(const char *dir, const char **kind)
     return found;
 }
 
-/* Set *e: `dir` is not a tag and has no pointer file. The message lists the tags in `dir`, or names its kind. */
+/*
+ * Set *e to the error that `dir` is not a tag and has no pointer file. The message lists the tags in `dir`, or states
+ * what kind of folder it is.
+ */
 static void no_checkpoint(const char *dir, struct err *e)
 {
     char *tags = list_tag_folders(dir), *inside = NULL;
@@ -523,7 +530,7 @@ static void no_checkpoint(const char *dir, struct err *e)
     free(tags);
 }
 
-/* Set *e: the pointer file `where` in `dir` names a folder that does not exist. */
+/* Set *e to the error that the pointer file `where` in `dir` names a folder that does not exist. */
 static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
 {
     char *tags = list_tag_folders(dir);
@@ -534,8 +541,8 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
 }
 
 /*
- * Returns the path of the checkpoint with which NeMo would resume the run in `dir`: the folder *-last that is not
- * unfinished, or the one of them that was changed last. Returns NULL if there is none.
+ * Returns the path of the checkpoint with which NeMo would resume the run in `dir`: the finished folder *-last, or if
+ * there are several, the one that was changed last. Returns NULL if there is none.
  */
 static char *find_nemo_last(const char *dir)
 {
@@ -655,9 +662,9 @@ static bool is_trainer_step(const char *dir)
 }
 
 /*
- * Returns the path of the tag whose name ends in the largest number, or if there are no tags, that of the newest
- * model folder of a trainer. Returns NULL with *e set if there is none. Names with text after the number are not
- * considered: these folders are unfinished (.part), or were left by an edit in place, or have another form.
+ * Returns the path of the tag whose name ends in the largest number. If there are no tags, returns the path of the
+ * newest model folder of a trainer. Returns NULL with *e set if there is neither. Names with text after the number are
+ * skipped, because these folders are unfinished (.part), were left over by an edit in place, or have another form.
  */
 static char *find_newest_tag(const char *dir, char *const *name, int n, struct err *e)
 {
@@ -736,8 +743,8 @@ char **layout_list_steps(const char *dir, int *n, struct err *e)
 }
 
 /*
- * Warn about tags whose number is larger than that of the tag in `latest`. Such tags exist if a run was restarted from
- * an older step, or was killed during a save.
+ * Warn about tags whose number is larger than that of the tag in `latest`. Such tags are left over if a run was
+ * restarted from an older step, or was killed during a save.
  */
 static void find_newer(const char *dir, const char *tag_path, struct report *r)
 {
@@ -764,7 +771,7 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
     free(tag);
 }
 
-/* Returns the name of the pointer file that latest_follow() follows in a folder that has one. */
+/* Returns the name of the pointer file that latest_follow() follows in the folder. The folder must have one. */
 static const char *followed_pointer(const char *dir)
 {
     for (int i = 0; i < N_LATEST; i++) {
@@ -780,8 +787,8 @@ static const char *followed_pointer(const char *dir)
 }
 
 /*
- * Warn if latest_train_state.pt, which Megatron-Bridge follows, names another folder than the pointer file that was
- * followed, or cannot be read.
+ * Warn if latest_train_state.pt, which Megatron-Bridge follows, cannot be read, or names another folder than the
+ * pointer file that was followed.
  */
 static void compare_pointers(const char *dir, const char *tag_path, struct report *r)
 {
@@ -853,8 +860,8 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
 }
 
 /*
- * Returns the name of the folder of NeMo whose folder weights/ is `tag`, if the archive has its folder context/ too;
- * otherwise `tag`. `tag` is changed.
+ * If `tag` is the folder weights/ of a NeMo folder in the archive, returns the name of that folder, otherwise `tag`. A
+ * NeMo folder also has a folder context/. `tag` is changed.
  */
 static char *archive_nemo_folder(char *tag, const struct archive_member *m, int n)
 {
@@ -975,9 +982,9 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         goto out;
     } else if (S_ISDIR(st.st_mode)) {
         /*
-         * The folder is itself a tag, or a model folder without a pointer file; otherwise its pointer file names the
-         * tag. A model folder with a pointer file is possible, because a model may be stored in the folder that
-         * contains the tags.
+         * The folder is itself a tag, or is a model folder without a pointer file; otherwise its pointer file names the
+         * tag. A model folder may have a pointer file, because a model may be stored in the folder that contains the
+         * tags.
          */
         const bool is_model = !names_latest(path) && (has_marked_entry(path, marks_model) || holds_one_ckpt(path));
 
@@ -1098,7 +1105,7 @@ static int fail_on_error(const struct report *r, const char *path, struct err *e
 
         if (f->severity != SEV_ERROR)
             continue;
-        /* If the finding was made from an err, its text already contains the location. */
+        /* if the finding was made from an err, the location is already in its text */
         if (!f->file && str_starts(f->text, path)) {
             e->kind = ERR_DATA;
             strncpy(e->msg, f->text, sizeof e->msg - 1);

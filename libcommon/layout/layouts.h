@@ -14,23 +14,23 @@ struct source_opts;
 /*
  * Open the checkpoint at `path`: a tag folder of any layout and name, a folder with a pointer file (`latest`, or
  * `latest_universal` if there is no `latest`), or a tar archive of a tag folder. If `r` is given, damage that leaves
- * the rest readable is added to it and the open continues. If `r` is NULL, the first ERROR makes the open fail.
+ * the rest readable is added to `r`, and the function continues. If `r` is NULL, the first ERROR makes the open fail.
  * Returns NULL and sets *e if the checkpoint cannot be opened.
  */
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
 
 /*
- * List the checkpoints of the run in `dir`: the folder that the pointer file (`latest`) names, and the folders whose
- * names differ from its name only by a smaller number. If there is no pointer file, the folder with the largest number
- * is used as if it were named in one; without tags, model folders called checkpoint-N are listed. Returns the paths, in
- * the order of the numbers; the caller frees each path and the array. Returns NULL with *e set if there is none. The
- * checkpoints are not opened.
+ * List the checkpoints of the run in `dir`. These are the folder that the pointer file (`latest`) names, and the
+ * folders whose names differ from that name only by a smaller number. If there is no pointer file, the folder with the
+ * largest number is used in its place. If there are no tags, model folders called checkpoint-N are listed. Returns the
+ * paths in the order of the numbers; the caller frees each path and the array. Returns NULL with *e set if there are
+ * none. The checkpoints are not opened.
  */
 MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
 
 /*
- * Returns the layout to which the names of a folder's files belong, or NULL if there is none. The files are not opened.
+ * Returns the layout that the names of a folder's files belong to, or NULL if there is none. The files are not opened.
  */
 const struct layout *layout_of_folder(const char *dir);
 /*
@@ -43,7 +43,7 @@ bool layout_has_cut_model(const char *dir);
 struct source_listing {
     int n;
     struct archive_member *member;      /* name: path relative to the tag folder; file: number in s->files */
-    const char *folder;         /* the folder in it that has the files of the layout, such as "weights/"; "": itself */
+    const char *folder;         /* the folder below it with the files of the layout, such as "weights/", or "" */
 };
 
 /* The properties of each layout, defined in layout_facts.c. */
@@ -55,9 +55,9 @@ extern const struct layout single_file_layout;
 
 /*
  * The functions of each layout X that source_open() calls. X_source_open() sets s->layout and fills the source. It
- * returns -1 with *e set if nothing can be read, and reports damage of parts. X_marks() returns true for the name of a
- * file that only a folder of this layout has. X_fits() is called if X_marks() is true for one of the names; it returns
- * true if all names together are those of this layout.
+ * returns -1 with *e set if nothing can be read; damage to parts of the checkpoint is reported as findings. X_marks()
+ * returns true if only a folder of this layout has a file of the given name. If X_marks() is true for a name in a
+ * folder, X_fits() is called; it returns true if the list of all names fits this layout.
  */
 typedef int layout_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                         struct report *r, struct err *e);
@@ -84,8 +84,8 @@ bool zero_fits(const struct source_listing *l);
 bool dsmoe_fits(const struct source_listing *l);
 
 /*
- * Returns true if `path` is a file *.ckpt with a checkpoint of PyTorch Lightning, which source_open() opens by this
- * path.
+ * Returns true if `path` is a file *.ckpt that is a checkpoint of PyTorch Lightning. source_open() opens such a file by
+ * this path.
  */
 bool lightning_is_file(const char *path);
 
@@ -97,10 +97,12 @@ const struct layout *layout_find(const char *name);
  * loads: ZeRO's files for a checkpoint of ZeRO or a universal form of one, else the pipeline engine's files.
  */
 const struct layout *layout_of_result(const struct source *s);
-/* Returns true if reshape sets Adam's own step counter with --step when it writes the source as layout_of_result(). */
+/*
+ * Returns true if --step of reshape also sets Adam's own step counter when the source is written as layout_of_result().
+ */
 bool layout_result_sets_step(const struct source *s);
 
-/* Returns the name of the i-th kind of pointer file, such as `latest`; NULL if i is the number of kinds. */
+/* Returns the name of pointer file kind i, such as `latest`, or NULL if i is the number of kinds. */
 const char *layout_pointer_name(int i);
 
 /* Returns true if only a tag folder has a file or folder of this name. */

@@ -14,8 +14,8 @@
 const char *other_kind(const char *const *name, int n, bool sure);
 
 /*
- * Returns a description of a single file that is no checkpoint but whose kind is known, for the end of a message, as
- * other_kind() does; otherwise NULL.
+ * Returns a description of a single file that is not a checkpoint but whose kind is known; otherwise NULL. The text is
+ * meant for the end of a message, like that of other_kind().
  */
 const char *other_kind_of_file(const char *path);
 

@@ -30,7 +30,7 @@ static bool is_read(const struct output_file *o)
     return same;
 }
 
-/* Returns true if the file is a link to a pointer file of the folder `run`. */
+/* Returns true if the file is a link to a pointer file in the folder `run`. */
 static bool is_pointer_of(const char *path, const char *run)
 {
     struct stat st;

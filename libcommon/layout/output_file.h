@@ -16,27 +16,27 @@ struct inputs;
 
 struct output_file {
     const char *path;           /* name of the file to be written */
-    bool replace;               /* an existing file is replaced or extended; false: it is an error that names --force */
-    bool devices;               /* a pipe, a device or a link to something else is permitted; false: only the name of a
-                                 * regular file is */
+    bool replace;               /* an existing file is replaced or extended; false: it is an error */
+    bool devices;               /* pipes, devices and links to other files are permitted; false: only regular files
+                                 * are */
     const struct files *read;   /* files of the checkpoint that is read; may be NULL */
     const char *in;             /* file or folder that the user names as input; may be NULL */
     const char *opened;         /* tag folder to which `in` led; may be NULL */
     const struct inputs *inputs;        /* other files and folders that the command reads; may be NULL */
-    const char *out;            /* folder that the command writes; may be NULL. It need not exist */
+    const char *out;            /* folder that the command writes; may be NULL, need not exist */
 };
 
 /*
- * Check that the file can be written. Returns -1 with ERR_USAGE if it is one of the files that are read or a file of
- * `inputs` (also by a hard link or a symbolic link), if it lies in a folder that holds a checkpoint, in `opened`, or in
- * `out` or the folders in which `out` is made, if it has the name of a pointer file, if it exists and may not be
- * replaced, if it is a folder, or if its own folder does not exist. Returns -1 with ERR_SYS if no file can be created
- * in its folder.
+ * Check that the file can be written. Returns -1 with ERR_USAGE in these cases: the file is one of the files that are
+ * read or a file of `inputs` (also by a hard link or a symbolic link); it is in a folder that holds a checkpoint, in
+ * `opened`, in `out`, or in a folder in which `out` is made; it has the name of a pointer file; it exists and may not
+ * be replaced; it is a folder; or its own folder does not exist. Returns -1 with ERR_SYS if no file can be created in
+ * its folder.
  */
 MUST_CHECK int output_file_check(const struct output_file *o, struct err *e);
 /*
- * Check the name of a folder in which files for the user are written, which need not exist. Returns -1 with ERR_USAGE
- * if this folder, or the one in which it lies, holds a checkpoint.
+ * Check the path of a folder into which files for the user are written. The folder need not exist. Returns -1 with
+ * ERR_USAGE if this folder, or the folder that contains it, holds a checkpoint.
  */
 MUST_CHECK int output_folder_check(const char *path, struct err *e);
 

@@ -16,7 +16,9 @@
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_translate.h"
 
-/* Returns true if peft's adapters are in the model: they rename the weights to which they are added. */
+/*
+ * Returns true if the model contains adapters of peft. These change the names of the weights to which they are added.
+ */
 static bool has_adapters(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -25,7 +27,10 @@ static bool has_adapters(const struct source *s)
     return false;
 }
 
-/* Returns true for a parameter below the head. A model that was saved without a head lacks the prefix. */
+/*
+ * Returns true if the parameter's name has the prefix of the base model. A model that was saved without a head lacks
+ * the prefix.
+ */
 static bool is_in_base(const char *name)
 {
     return str_starts(name, "model.") || str_starts(name, "transformer.") || str_starts(name, "gpt_neox.");
@@ -59,7 +64,7 @@ static bool is_of_other_class(const struct source *s, const json_t *config, cons
     return *of && !has_head && !hf_ties_head(config);
 }
 
-/* Returns the name without the first `part` in it, or the name itself if it has none. */
+/* Returns the name without the first `part` in it. If the name does not contain `part`, returns it unchanged. */
 static const char *without_part(const struct source *s, const char *name, const char *part)
 {
     const char *at = strstr(name, part);
@@ -68,8 +73,8 @@ static const char *without_part(const struct source *s, const char *name, const 
 }
 
 /*
- * Returns a parameter's name without what wrappers, peft (for a weight to which an adapter is added) and trl (for a
- * model with a value head) add to it. Returns NULL for a parameter of an adapter.
+ * Returns a parameter's name without the parts added by wrappers, by peft (for a weight to which an adapter is added)
+ * and by trl (for a model with a value head). Returns NULL for a parameter of an adapter.
  */
 static const char *bare_name(const struct source *s, const char *name)
 {
@@ -92,7 +97,7 @@ static bool has_base_alone(const struct source *s)
     return s->n_params > 0;
 }
 
-/* Returns true if the layout has a file config.json next to the tensors, or settings that were made into one. */
+/* Returns true if the source has a config.json: as a file next to the tensors, or made from other settings. */
 static bool has_config_file(const struct source *s)
 {
     const char *dir = s->layout->config_dir;
@@ -101,8 +106,8 @@ static bool has_config_file(const struct source *s)
 }
 
 /*
- * Report weights of a known family that have the storage of another weight, other than a head that config.json ties to
- * the embedding. The classes of these families share no others.
+ * Report weights of a known family that share their storage with another weight. A head that config.json ties to the
+ * embedding is not reported. The classes of these families share no other weights.
  */
 static void check_shared(const struct source *s, const json_t *config, enum severity severity, struct report *r)
 {
@@ -116,7 +121,7 @@ static void check_shared(const struct source *s, const json_t *config, enum seve
     }
 }
 
-/* Compare the config with a copy of the source whose parameters have the names that a model folder has. */
+/* Compare the config with a copy of the source in which the parameters have the names that a model folder has. */
 static void compare_config(const struct source *s, json_t *config, enum severity severity, struct report *r)
 {
     struct source as_saved = *s;
@@ -151,8 +156,8 @@ static void compare_config(const struct source *s, json_t *config, enum severity
 }
 
 /*
- * Add the findings of `from` to `to`. If config.json was made of other settings, which the user has and may have to
- * mend, each text names them.
+ * Add the findings of `from` to `to`. If config.json was made from other settings, each text names these settings,
+ * because the user may have to correct those.
  */
 static void add_config_findings(const struct source *s, const struct report *from, struct report *to)
 {

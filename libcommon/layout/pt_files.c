@@ -9,20 +9,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { THREADS_DEFAULT = 16 };          /* more than there are cores, because the threads wait for the disk */
+enum { THREADS_DEFAULT = 16 };          /* more threads than cores, because they wait for the disk */
 
 /* What a worker thread has read from one file. */
 struct brought {
     struct report *r;
     struct record *record;              /* the records' names belong to this struct */
     int n_records;
-    /* the worker could not read the file, so one thread opens it later in s->files */
+    /* the worker could not read the file; one thread opens it later, in s->files */
     bool in_order;
 };
 
 /*
- * Returns a new table whose only file is file number `file` of `from`. Returns NULL if that is a spool file, or if it
- * no longer exists.
+ * Returns a new table whose only file is file number `file` of `from`. Returns NULL if the file is a spool file, or no
+ * longer exists.
  */
 static struct files *files_apart(struct files *from, int file)
 {
@@ -60,8 +60,8 @@ static void add_unreadable(const struct pt_files *o, struct report *r, struct er
 }
 
 /*
- * Open one file in a worker thread. If `now` is false, the file is not read: opening it only brings its tables into
- * the page cache.
+ * Open one file in a worker thread. If `now` is false, the file is opened only to bring its tables into the page cache,
+ * and its contents are not read.
  */
 static void open_pt_file_apart(const struct pt_files *o, int file, bool now, struct brought *b)
 {
@@ -76,8 +76,8 @@ static void open_pt_file_apart(const struct pt_files *o, int file, bool now, str
         return;
     j.pt = pt_open(f, 0, &e);
     /*
-     * If there is a second file, it is a spool file with unpacked records, which is lost with this table. The file is
-     * therefore opened again later, in s->files.
+     * A second file is a spool file with unpacked records, which is lost with this table. The first file is therefore
+     * opened again later, in s->files.
      */
     b->in_order |= files_count(f) > 1;
     if (!b->in_order && !j.pt)
@@ -110,7 +110,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         pt_close(j.pt);
 }
 
-/* Append a worker's findings and records to those of the source, after those of the files before it. */
+/* Append a worker's findings and records to those of the source. Files must be merged in their order. */
 static void merge_pt_file_results(struct pt_files *o, int file, struct brought *b)
 {
     for (int i = 0; i < report_n(b->r); i++) {
@@ -230,8 +230,8 @@ static int by_natural_path(const void *a, const void *b)
 }
 
 /*
- * Returns the paths of the other folders in the folder that contains the tag, in the order of the numbers in their
- * names. The caller frees each path, and the array.
+ * Returns the paths of the other folders next to the tag, sorted by the numbers in their names. The caller frees each
+ * path and the array.
  */
 static char **siblings(const struct source *s, int *n)
 {

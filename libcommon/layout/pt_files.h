@@ -26,17 +26,17 @@ struct pt_files {
     int threads;                /* number of threads; 0: 16 */
     void *ctx;
     /*
-     * Called for each file that could be opened, after its classes were checked. It may be called by several threads
-     * at the same time, for different files.
+     * Called for each file that could be opened, after its classes were checked. Several threads may call this at the
+     * same time, for different files.
      */
     void (*read)(const struct pt_files_job *j);
     /*
-     * Add `base` to the numbers of the records that read() stored for this file. It is called by one thread, in the
-     * order of the list.
+     * Add `base` to the numbers of the records that read() stored for this file. One thread calls this, in the order of
+     * the list.
      */
     void (*renumber)(void *ctx, int file, int base);
-    bool rank_files;            /* the DTensors in the files are parts that read() or the caller joins */
-    bool holes;                 /* report a file that cannot be opened as a warning instead of an error */
+    bool rank_files;            /* the DTensors in the files are parts; read() or the caller joins them */
+    bool holes;                 /* report a file that cannot be opened as a warning, not as an error */
     /* result: the files have more records than any checkpoint has, so the caller's open must fail */
     bool too_many;
 };
@@ -68,11 +68,11 @@ void pt_holes_free(struct pt_holes *h);
 
 /* Add pt to the files that are closed with the source. This is for a file to whose trees the source refers. */
 void pt_hold(struct source *s, struct pt *pt);
-/* Returns true if `pt`, a file of another tag, can be used for this tag. Otherwise it records the reason in *ctx. */
+/* Returns true if `pt`, a file of another tag, can be used for this tag. Otherwise records the reason in *ctx. */
 typedef bool pt_fits_fn(void *ctx, const struct pt *pt);
 /*
- * Open the file `name` of another tag in the same folder: of the newest tag whose file can be read and for which
- * fits() returns true (if `fits` is NULL, any file is accepted). Returns the file, which the caller closes, or NULL if
+ * Open the file `name` of another tag in the same folder. This is the newest tag whose file can be read and for which
+ * fits() returns true. If `fits` is NULL, any file is accepted. Returns the file, which the caller closes, or NULL if
  * there is none.
  */
 struct pt *pt_sibling(struct source *s, const char *name, int *file, pt_fits_fn *fits, void *ctx);

@@ -15,7 +15,7 @@
 /* ---- schemes ---- */
 
 enum { FP8_BLOCKS = 1, COMPRESSED_FP8 = 2, COMPRESSED_NVFP4 = 4, MODELOPT_FP8 = 8, MODELOPT_NVFP4 = 16, MXFP4 = 32 };
-/* How blocks may be cut. SCALED_TENSOR: one scale for the whole tensor. */
+/* How a tensor may be divided into blocks with one scale each. SCALED_TENSOR: one scale for the whole tensor. */
 enum { SCALED_TENSOR = 1, SCALED_CHANNEL = 2, SCALED_BLOCK = 4 };
 
 /* What config.json states. */
@@ -27,19 +27,22 @@ struct stated {
     enum dtype fp8;                     /* type of FP8 codes */
 };
 
-/* The search for quantised weights. If r is NULL, the first contradiction is an error; otherwise all are findings. */
+/*
+ * The search for quantised weights. If r is NULL, the first contradiction is an error; otherwise all contradictions
+ * become findings.
+ */
 struct search {
     const struct source *s;
     struct stated st;
     struct arena *a;
     struct report *r;
     enum severity severity;
-    int n_found, n_groups;              /* numbers of findings, and of weights with another group_size than stated */
+    int n_found, n_groups;              /* numbers of findings, and of weights whose group_size is not the stated one */
 };
 
 /*
- * Handle a tensor that contradicts the scheme, or files that contradict each other if param is NULL. Returns 1 after a
- * finding was added, or -1 with ERR_DATA.
+ * Report a contradiction between a tensor and the scheme, or between files if param is NULL. Returns 1 if a finding was
+ * added, or -1 with ERR_DATA.
  */
 static int contradict(struct search *q, const char *param, struct err *e, const char *fmt, ...) PRINTF_LIKE(4, 5);
 static int contradict(struct search *q, const char *param, struct err *e, const char *fmt, ...)
@@ -87,7 +90,7 @@ static const struct quant_rule quant_rules[] = {
     { .rule = MXFP4, .codes = "_blocks", .scale = "_scales", .weight = "", .type = DTYPE_U8, .group = 32,
       .has_negative_zero = true, .transposed = true },
 };
-/* Scales of activations. They belong to a quantised weight, and the weight does not need them. */
+/* Scales of activations. They belong to a quantised weight, but are not needed to dequantise it. */
 static const char *const activation_scales[] = { ".input_scale", ".input_global_scale" };
 /* Names that only quantised models have. */
 static const char *const scale_names[] = {
@@ -134,7 +137,7 @@ static bool is_given(const json_t *v)
     return v && !json_is_null(v);
 }
 
-/* Read one group of compressed-tensors; `format` is the format of the whole model. */
+/* Read one group of compressed-tensors. `format` is the format of the whole model. */
 static int read_compressed_group(const struct search *x, const json_t *group, const char *format, struct stated *st,
                                  struct err *e)
 {
@@ -192,7 +195,10 @@ static int read_compressed(const struct search *x, json_t *q, struct stated *st,
     return st->rules ? 0 : refuse_scheme(s, "config_groups", NULL, "only a model with groups", e);
 }
 
-/* Returns the group_size in ModelOpt's part of config.json, or in hf_quant_config.json, or 0. */
+/*
+ * Returns the group_size from ModelOpt's part of config.json, or from hf_quant_config.json. Returns 0 if neither states
+ * it.
+ */
 static int64_t read_group_size(json_t *q, const json_t *quantization)
 {
     int64_t size = json_integer_value(json_object_get(q, "group_size"));
@@ -226,7 +232,10 @@ static int read_modelopt(struct search *x, json_t *q, const json_t *extra, struc
     return 0;
 }
 
-/* Returns 1 with x->st and the name of the scheme, 0 if none is stated, -1 if it cannot be used. */
+/*
+ * Read the scheme. Returns 1 with x->st and the name of the scheme set, 0 if no scheme is stated, or -1 if the scheme
+ * cannot be used.
+ */
 static int read_scheme(struct search *x, const json_t *config, const json_t *extra, const char **name, struct err *e)
 {
     struct stated *st = &x->st;
@@ -268,7 +277,7 @@ static int64_t blocks_of(int64_t n, int64_t block)
     return n / block + (n % block != 0);
 }
 
-/* Text of the finding and the error about a tensor that belongs to no quantised weight. */
+/* Text of the finding, and of the error, about a tensor that belongs to no quantised weight. */
 #define LEFT_TENSOR "belongs to no weight that is quantised by the scheme in config.json (%s); ckpt-edit drop " \
                     "--accept-mismatch removes a tensor that is not needed"
 
@@ -280,7 +289,7 @@ static bool is_one_number(const struct param *p)
     return p->ndim <= 2;
 }
 
-/* Returns true if the scale has a number for each block of the weight. */
+/* Returns true if the scale has one number per block of the weight. */
 static bool fits_blocks(const struct quantised_weight *w, int64_t rows, int64_t cols)
 {
     const struct param *p = w->scale;
@@ -290,7 +299,10 @@ static bool fits_blocks(const struct quantised_weight *w, int64_t rows, int64_t 
            p->shape[matrix] == blocks_of(w->rows, rows) && p->shape[matrix + 1] == blocks_of(w->cols, cols);
 }
 
-/* Set blocks of r->group numbers of a row, if the scale has such blocks. Returns as find_blocks() does. */
+/*
+ * If the scale has one number per r->group elements of a row, set blocks of this size. Returns what find_blocks()
+ * returns.
+ */
 static int find_groups(struct search *q, const struct quant_rule *r, struct quantised_weight *w)
 {
     const int64_t stated = r->rule == MXFP4 ? 0 : q->st.group;
@@ -307,8 +319,8 @@ static int find_groups(struct search *q, const struct quant_rule *r, struct quan
 }
 
 /*
- * Set the size of blocks to the one that fits the scale. Returns 0, or 1 or -1 as contradict() does if none fits, or 1
- * if the blocks are as stated, but not those that are dequantised.
+ * Set the size of blocks to the one that fits the scale. Returns 0 on success. If no size fits, returns 1 or -1 as
+ * contradict() does. Also returns 1 if the blocks have the stated size but a size that is not dequantised.
  */
 static int find_blocks(struct search *q, const struct quant_rule *r, struct quantised_weight *w, struct err *e)
 {
@@ -343,8 +355,9 @@ static int find_blocks(struct search *q, const struct quant_rule *r, struct quan
 }
 
 /*
- * Set the number and the size of the matrices. Returns 0, or 1 or -1 as contradict() does if the codes have another
- * shape. A search with findings passes over shapes that are not dequantised, such as kernels of convolutions.
+ * Set the number and the size of the matrices. Returns 0 on success. If the codes have another shape, returns 1 or -1
+ * as contradict() does. A search that collects findings skips shapes that are not dequantised, such as kernels of
+ * convolutions.
  */
 static int find_size(struct search *q, const struct quant_rule *r, struct quantised_weight *w, struct err *e)
 {
@@ -395,7 +408,10 @@ static const struct param *find_part(const struct source *s, const char *base, s
     return p;
 }
 
-/* Find the scales of w. Returns 0, or 1 or -1 as contradict() does if one is missing or is no scale of the scheme. */
+/*
+ * Find the scales of w. Returns 0 on success. If a scale is missing or does not fit the scheme, returns 1 or -1 as
+ * contradict() does.
+ */
 static int find_scales(struct search *q, const struct quant_rule *r, struct quantised_weight *w, bool *part,
                        struct err *e)
 {
@@ -420,7 +436,7 @@ static int find_scales(struct search *q, const struct quant_rule *r, struct quan
     return 0;
 }
 
-/* Add the weight of these codes to m. Returns 0, or 1 or -1 as contradict() does. */
+/* Add the weight that these codes stand for to m. Returns 0 on success, otherwise 1 or -1 as contradict() does. */
 static int add_weight(struct search *q, const struct quant_rule *r, const struct param *codes,
                       struct quantised_model *m, struct err *e)
 {
@@ -450,7 +466,7 @@ static enum dtype type_of_codes(const struct search *q, const struct quant_rule 
     return r->type == DTYPE_F8_E4M3 ? q->st.fp8 : r->type;
 }
 
-/* Returns true if the tensor looks quantised, by its type or its name. */
+/* Returns true if the type or the name of the tensor is that of a quantised tensor. */
 static bool is_quantised_kind(const struct param *p)
 {
     const enum dtype t = quantised_map(p)->dtype;
@@ -467,8 +483,8 @@ static bool is_fp8(enum dtype t)
 }
 
 /*
- * Returns true if p is a scale of the rule without its codes. Tensors of other names, such as scales of a cache of keys
- * and values, may be right.
+ * Returns true if p is a scale of the rule whose codes are missing. Tensors with other names may be right without
+ * codes, such as scales of a cache of keys and values.
  */
 static bool is_left_scale(const struct search *q, const struct quant_rule *r, const struct param *p)
 {
@@ -487,7 +503,7 @@ static bool is_left_scale(const struct search *q, const struct quant_rule *r, co
     return left;
 }
 
-/* Add findings about p, which belongs to no weight that was found, if this contradicts the scheme. */
+/* Add findings about p, which belongs to no weight that was found, if p contradicts the scheme. */
 static void check_left_tensor(struct search *q, const struct param *p, const struct quantised_model *m, struct err *e)
 {
     bool left = false;
@@ -508,7 +524,7 @@ static void check_left_tensor(struct search *q, const struct param *p, const str
         (void)contradict(q, p->name, e, LEFT_TENSOR, m->scheme);
 }
 
-/* Refuse tensors that look quantised and belong to no weight that was found. */
+/* Refuse tensors that look quantised but belong to no weight that was found. */
 static int check_rest(struct search *q, const struct quantised_model *m, struct err *e)
 {
     for (int i = 0; i < q->s->n_params; i++) {
@@ -566,7 +582,10 @@ int quantised_find(const struct source *s, const json_t *config, const json_t *e
     return found;
 }
 
-/* Schemes that cannot be dequantised here, and the ends of the names of tensors that each of their models has. */
+/*
+ * Schemes that cannot be dequantised here. `ends` are the ends of the names of tensors that each model of the scheme
+ * has.
+ */
 static const struct { const char *method, *ends[4]; } other_schemes[] = {
     { "aqlm", { ".codes" } },
     { "auto-round", { ".qweight", ".weight_packed", ".weight_scale" } },
@@ -580,7 +599,10 @@ static const struct { const char *method, *ends[4]; } other_schemes[] = {
     { "vptq", { ".indices" } },
 };
 
-/* Add a warning if quantization_config states one of other_schemes and no tensor has a name of such a model. */
+/*
+ * Add a warning if quantization_config states one of other_schemes, but no tensor has a name that models of this scheme
+ * have.
+ */
 static void check_other_scheme(const struct source *s, const json_t *config, struct report *r)
 {
     const char *method = json_string_value(json_object_get(json_object_get(config, "quantization_config"),

@@ -63,8 +63,8 @@ static struct pk *of_any_type(struct arena *a, const json_t *v)
 }
 
 /*
- * Returns the value of a member of PositionEmbeddingType: 3 for "PositionEmbeddingType.alibi",
- * "PositionEmbeddingType(3)" or "alibi". Returns -1 if it has no such member.
+ * Returns the value of a member of PositionEmbeddingType, such as 3 for "PositionEmbeddingType.alibi",
+ * "PositionEmbeddingType(3)" or "alibi". Returns -1 if there is no such member.
  */
 static int64_t position_by_name(const char *text)
 {
@@ -132,7 +132,7 @@ static struct pk *as_sequence(struct arena *a, const json_t *v, const struct pk 
     return made;
 }
 
-/* Convert v to the type of `was`. Returns NULL if v has another type. */
+/* Convert v to the type of `was`. Returns NULL if v cannot be converted to this type. */
 static struct pk *as_present(struct arena *a, const json_t *v, const struct pk *was)
 {
     switch (was->type) {

@@ -16,8 +16,8 @@
  */
 struct pk *tree_find(const struct pk *v, const char *path, const struct pk **parent);
 /*
- * Convert `text` to a value of the type of `was`, or, if any_type is true, of any type. Returns NULL if the text is
- * not JSON or has another type.
+ * Convert `text` to a value of the type of `was`, or of any type if any_type is true. Returns NULL if the text is not
+ * JSON, or if its value has another type.
  */
 struct pk *tree_read(struct arena *a, const char *text, const struct pk *was, bool any_type);
 /* Returns a description of the values that can replace `was`, such as "a whole number" or "true or false". */
