@@ -3,8 +3,8 @@
   dsmoe_check.py save|load|weights DIR RESULT --stage S --ep E ...   one rank of an engine, under torch.distributed.run
   dsmoe_check.py equal RESULT RESULT first|losses|states ...         compare what two engines wrote
 
-RESULT is JSON: the losses of the next steps on each rank, and the SHA-256 of masters and moments of every parameter, under its
-name over all ranks, before these steps.
+RESULT is JSON: the losses of the next steps on each rank, and the SHA-256 of masters and moments of every parameter,
+under its name over all ranks, before these steps.
 """
 import argparse
 import hashlib
