@@ -87,8 +87,8 @@ static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct d
 /*
  * Add the pieces of rows [row, row + rows) of a tensor, for the ranks first_rank, ... of one row of the mesh. If
  * mesh.columns divides the tensor's second dimension, each of these ranks gets the same number of columns; otherwise
- * the first rank gets the rows whole. The rows also remain whole if the source's copies are compared or summed while
- * they are read, because the executor can distribute columns only for maps that do neither.
+ * the first rank gets the rows whole. The rows also remain whole if reading the source compares or sums copies, because
+ * the executor cannot distribute the columns of such maps.
  */
 static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of, int64_t row, int64_t rows,
                                int first_rank)

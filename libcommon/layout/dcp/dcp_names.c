@@ -276,9 +276,9 @@ static const char *common_parent(struct naming *nm)
 /*
  * Find the models by the keys below which there are tensors. If tensors of the same name exist below two keys, or
  * below a key and without one, each key is the prefix of a model. Otherwise the tensors are parts of one model, whose
- * prefix is the key that all of them have in common. If they have none in common, each key remains the prefix of a
- * model; but if there is only one key and also tensors without a key, the only model has an empty prefix, and all
- * tensors keep their whole names.
+ * prefix is the key that all of them have in common. If they have no key in common, each key remains the prefix of a
+ * model. There is one exception: if there is only one key, and also tensors without a key, there is one model with an
+ * empty prefix, and all tensors keep their whole names.
  */
 static void find_models_by_keys(struct naming *nm)
 {
@@ -460,7 +460,7 @@ static void assign_weights(const struct naming *nm, const char *prefix)
 
 /*
  * Report a moment whose shape differs from that of its weight. The caller has found that moments of this name fit the
- * weights of other parameters, as those of an optimizer of Adam's kind do.
+ * weights of other parameters, as in Adam.
  */
 static void report_moment_shape(const struct naming *nm, int entry, int weight)
 {

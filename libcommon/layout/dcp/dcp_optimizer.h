@@ -59,10 +59,10 @@ struct dcp_model_names {
     const struct names *entry;
 };
 /*
- * Report parameter names of the optimizers marked `own` for which there is no tensor with the prefix: a WARNING if a
- * group alone names it, because torch can omit frozen parameters (ignore_frozen_params), otherwise an ERROR. An
- * optimizer none of whose names has a tensor is skipped. Report parameters of such an optimizer that have no state
- * (dcp_lack_of_states). For all optimizers, report states whose partner in a pair of states is missing.
+ * Check the optimizers marked `own`. A parameter name without a tensor that has the prefix is an ERROR. It is only a
+ * WARNING if nothing but a group contains the name, because torch can omit frozen parameters (ignore_frozen_params). If
+ * no name of an optimizer has a tensor, the optimizer is skipped. Report parameters of such an optimizer that have no
+ * state (dcp_lack_of_states). For all optimizers, report states whose partner in a pair of states is missing.
  */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);

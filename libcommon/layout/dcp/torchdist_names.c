@@ -97,9 +97,9 @@ static int group_of(struct stacking *k, const char *key, int len, int entry)
 }
 
 /*
- * Add a weight to the group of its prefix. The weight is a stack of layers if no layer number follows the prefix. Mark
- * the group as odd if some of its keys have a layer number and others have not, if its stacks differ in the number of
- * layers, or if this stack has fewer chunks than layers.
+ * Add a weight to the group of its prefix. The weight is a stack of layers if no layer number follows the prefix. The
+ * group is marked as odd in three cases: some of its keys have a layer number and others do not; its stacks differ in
+ * the number of layers; or this stack has fewer chunks than layers.
  */
 static void add_to_stack(struct stacking *k, int i)
 {

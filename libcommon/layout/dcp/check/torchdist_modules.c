@@ -366,7 +366,7 @@ static const char of_experts[] = ".experts.experts.";
 
 /*
  * Returns the length of the name of the module that has a router and experts, and sets *tail to the rest of the name
- * after "experts.experts.". Returns 0 unless the name is that of a weight or bias of an expert's own linear module.
+ * after "experts.experts.". Returns 0 if the name is not that of a weight or bias of an expert's own linear module.
  */
 static size_t expert_tensor(const char *name, const char **tail)
 {

@@ -7,9 +7,10 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 
 /*
- * Report findings "shape" (ERROR, or WARNING with accept_mismatch) of the tensors of n->table below "decoder.layers"
- * and "mtp.layers": the hidden size is that of the embedding, the two linear modules of an MLP and those of attention
- * fit, all MLPs have a gate or none has, and the output layer has the shape of the embedding.
+ * Check the sizes of the tensors of n->table below "decoder.layers" and "mtp.layers". The hidden size must be that of
+ * the embedding. The two linear modules of an MLP must fit each other, and so must those of attention. Either all MLPs
+ * have a gate or none has. The output layer must have the shape of the embedding. Findings have the code "shape" and
+ * are errors, or warnings with accept_mismatch.
  */
 void torchdist_sizes_check(const struct dcp_naming *n, struct report *r);
 
