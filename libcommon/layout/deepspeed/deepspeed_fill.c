@@ -274,7 +274,7 @@ static void fill_rows(const struct filling *x, const struct slice *s, int64_t ro
     folder_add_fill(x->d, &f);
 }
 
-/* Write elements [skip, skip+n) of every slice of the group. Does nothing unless s is the first slice of its group. */
+/* Write elements [skip, skip+n) of every slice of the group. Does nothing if s is not the first slice of its group. */
 static void fill_slice_group(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], end = skip + n, first = (skip + width - 1) / width, last = end / width;
@@ -289,7 +289,7 @@ static void fill_slice_group(const struct filling *x, const struct slice *s, int
         fill_row_parts(x, s, last * width, end - last * width, at + (uint64_t)(last * width - skip) * s->out);
 }
 
-/* Write elements [skip, skip+n) of slice s to the storage, from byte `at` on. */
+/* Write elements [skip, skip+n) of slice s to the storage, starting at byte `at`. */
 static void fill_slice_range(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at,
                              bool tied_copy)
 {

@@ -460,8 +460,8 @@ static char *config_unlike(const struct mp_candidate *c)
 }
 
 /*
- * Compare pt, an mp_rank file of another tag, with the files of this tag. Returns the reason why it does not belong to
- * the same model, as text that the caller frees, or NULL if it does belong to it.
+ * Compare pt, an mp_rank file of another tag, with the files of this tag. Returns NULL if pt belongs to the same model.
+ * Otherwise returns the reason as text, which the caller frees.
  */
 static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
 {

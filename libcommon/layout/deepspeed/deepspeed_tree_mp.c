@@ -9,9 +9,9 @@
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 
 /*
- * Set args.data_parallel_size. t->topo.dp includes the sequence-parallel ranks of Microsoft's fork, because they hold
- * shards like data-parallel ranks, so it is divided by the sequence-parallel degree. If that degree does not divide
- * t->topo.dp, it is set to 1.
+ * Set args.data_parallel_size to t->topo.dp divided by the sequence-parallel degree. t->topo.dp includes the
+ * sequence-parallel ranks of Microsoft's fork, because these hold shards like data-parallel ranks. If that degree does
+ * not divide t->topo.dp, the degree is set to 1.
  */
 static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
 {
