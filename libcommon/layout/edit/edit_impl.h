@@ -89,8 +89,8 @@ struct edit {
 
 /*
  * Describes a result that the layout's own writer writes as a whole. This is necessary if many parameters are stored
- * end to end in one vector, because an edit then moves the bytes of all of them. The writer is the sink that reshape
- * uses for this layout; it receives a changed copy of the source (edit_source.h).
+ * end to end in one vector, because an edit then moves the bytes of all these parameters. The writer is the sink that
+ * reshape uses for this layout. It is given a changed copy of the source (edit_source.h).
  */
 struct edit_rewrite {
     struct source *src;                 /* the changed copy of the source, or the source itself */

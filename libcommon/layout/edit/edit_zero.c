@@ -96,8 +96,8 @@ static void rebuild_zero_group(const struct edit *x, const struct edit_states *l
 }
 
 /*
- * Read the optimizer's groups in the source's order, and replace the names in them. If the run distributed gradients in
- * turn (round_robin_gradients), the parameters are redistributed in the order in which such a run stores them.
+ * Read the optimizer's groups in the source's order, and replace the names in them. If the run has
+ * round_robin_gradients, the parameters are then put into the order in which such a run stores them.
  */
 static int new_shapes(struct edit *x, const struct edit_states *list, const struct pk *root, struct zero_shape *shape,
                       struct err *e)

@@ -25,8 +25,8 @@ MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report
  */
 MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
 /*
- * Like edit_zero(), but `list` must be unchanged, and the weights are converted to `type`, from the fp32 master weights
- * if there are any. ds_config, file names and the loss scaler are changed accordingly. If a ZeRO-3 checkpoint, which
+ * Convert the weights to `type`, from the fp32 master weights if there are any. This works like edit_zero(), but `list`
+ * must be unchanged. ds_config, file names and the loss scaler are changed accordingly. If a ZeRO-3 checkpoint, which
  * has only master weights, is converted to fp16, a warning reports that the range of these weights was not checked.
  * Returns -1 with ERR_USAGE also if the checkpoint already has this type.
  */

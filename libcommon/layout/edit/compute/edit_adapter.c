@@ -235,9 +235,10 @@ static int add_experts(struct edit_adapters *m, struct change c, const char *lay
 /* ---- modules ---- */
 
 /*
- * Add the change of a head that the base stores as the embedding. If the adapter changes the embedding by the same
- * factors, transposed, peft has tied the two, and the factors are added only once. If it does not change the embedding,
- * the merge does, as peft's, which is a warning. Returns -1 with an error if it changes the embedding by other factors.
+ * Add the change of a head whose values the base stores as the embedding. If the adapter changes the embedding by the
+ * same factors, transposed, then peft has tied head and embedding, and the factors are added only once. If the adapter
+ * does not change the embedding, the merge changes it as peft's merge does, and a warning is added. Returns -1 with an
+ * error if the adapter changes the embedding by other factors.
  */
 static int add_tied_head(struct edit_adapters *m, struct change c, struct report *notes, struct err *e)
 {

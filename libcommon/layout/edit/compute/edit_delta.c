@@ -36,8 +36,8 @@ static int refuse_base_shape(const struct source *s, const struct param *p, cons
 }
 
 /*
- * The delta has a second name of a tied weight. The edit of the first name changes both, so the delta must have the
- * first name, too, with the same bytes in the base and in the result.
+ * Check a delta that contains the second name of a tied weight. The edit of the first name changes the bytes of both
+ * names. Therefore the delta must also contain the first name, with the same bytes in the base and in the result.
  */
 static int check_second_name(const struct delta_index *x, const struct param *p, const struct delta_tensor *t,
                              struct err *e)
@@ -78,7 +78,10 @@ static int add_delta_tensor(struct edit_delta *k, const struct delta_tensor *t, 
     return 0;
 }
 
-/* Check that the delta lists no tensor twice and, unless it is partial, has every state of the source's parameters. */
+/*
+ * Check that the delta lists no tensor twice. If the delta is not partial, check also that it has every state of the
+ * source's parameters.
+ */
 static int check_delta_list(struct edit_delta *k, struct err *e)
 {
     const struct source *s = k->s;

@@ -12,9 +12,10 @@
 
 struct edit_delta;
 /*
- * Find the delta's tensors in the source. `d` and `s` must outlive the result. Returns NULL with ERR_USAGE if the
- * source lacks one, has one in another type or shape, or has parameters or states that are not in the delta, unless
- * the delta was made of selected tensors; or with ERR_DATA if the delta lists a tensor twice.
+ * Find the delta's tensors in the source. `d` and `s` must outlive the result. Returns NULL with ERR_DATA if the delta
+ * lists a tensor twice. Returns NULL with ERR_USAGE if the source lacks a tensor or has it in another type or shape.
+ * The source must also have no parameters or states that are missing in the delta, except if the delta was made of
+ * selected tensors.
  */
 MUST_CHECK struct edit_delta *edit_delta_open(struct source *s, const struct delta *d, struct err *e);
 void edit_delta_free(struct edit_delta *k);             /* k may be NULL */

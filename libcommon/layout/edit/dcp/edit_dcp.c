@@ -82,8 +82,8 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
 }
 
 /*
- * If `was` is a list of names, returns a copy in which each parameter's name is replaced by the names of the tensors
- * that are made from it. Returns NULL if `was` is not a list, or if no name changes.
+ * Returns a copy of `was`, a list of names, in which each parameter's name is replaced by the names of the tensors that
+ * are made from this parameter. Returns NULL if `was` is not a list, or if no name changes.
  */
 static struct pk *new_names(const struct relisting *w, const struct pk *was)
 {

@@ -26,8 +26,8 @@ struct relisting {
 /* Set w->first and w->next. */
 void edit_relist_params(struct relisting *w);
 /*
- * Returns a copy of the text in which the name `was` is replaced by `name`, allocated in the arena. `was` is replaced
- * only where it is a sequence of whole keys. Returns NULL if the text does not contain it.
+ * Returns a copy of the text, allocated in the arena, with `name` in place of `was`. `was` is replaced only where it is
+ * a sequence of whole keys. Returns NULL if the text does not contain such a sequence.
  */
 const char *edit_with_name(struct arena *a, const char *text, const char *was, const char *name);
 /*
