@@ -39,8 +39,8 @@ struct zero_import {
 MUST_CHECK int zero_groups_resolve(struct source *s, const struct zero_import *q, struct report *notes,
                                    struct err *e);
 /*
- * Returns the map of a parameter's weights. If it has none, returns the map of its fp32 master weights, or NULL if it
- * has neither.
+ * Returns the map of a parameter's weights, or if there are none, the map of its fp32 master weights. Returns NULL if
+ * the parameter has neither.
  */
 const struct tmap *zero_weights_map(const struct param *p);
 /*

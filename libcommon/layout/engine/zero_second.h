@@ -17,8 +17,8 @@ struct tmap;
 bool zero_tensors_differ(struct files *files, const struct pt_tensor *a, const struct pt_tensor *b);
 /*
  * Compare the tensor t, a frozen parameter in `module`, with the tensor of this parameter in frozen_param_fragments of
- * the same file `pt`. In ZeRO-1 and 2 the latter is the whole parameter, and DeepSpeed's zero_to_fp32.py reads the
- * latter. Reports "frozen" with severity `severity` if they differ. Nothing is reported if the file has no such
+ * the same file `pt`. In ZeRO-1 and 2 the fragment is the whole parameter, and DeepSpeed's zero_to_fp32.py reads the
+ * fragment. Reports "frozen" with severity `severity` if they differ. Nothing is reported if the file has no such
  * fragment.
  */
 void zero_check_fragment(const struct source *s, const struct pt *pt, const char *name, const struct pt_tensor *t,

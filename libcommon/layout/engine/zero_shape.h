@@ -64,8 +64,8 @@ int zero_shape_find(const struct zero_shape *x, const char *name, const struct z
 /* Returns the number of elements in rank r's vector of group g without the padding at its end (ZeRO-1/2). */
 int64_t zero_lean(const struct zero_shape *x, int g, int r);
 /*
- * Find the part of slot s of group g that rank r holds. Returns its number of elements, or 0 if there is none. *at is
- * set to its offset in the rank's vector, *skip to its offset in the parameter.
+ * Find the part of slot s of group g that rank r holds. Returns the number of elements in this part, or 0 if there is
+ * none. *at is set to the offset of the part in the rank's vector, and *skip to its offset in the parameter.
  */
 int64_t zero_piece(const struct zero_shape *x, int g, const struct zero_slot *s, int r, int64_t *at, int64_t *skip);
 /* Returns the item of param_alignment_paddings for group g: the padding after each parameter. */
