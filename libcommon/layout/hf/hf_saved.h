@@ -21,9 +21,9 @@ struct source;
  * Replace s->param with the parameters that a saved folder of the model in config.json has. The model_type in
  * config.json selects the table of names. Names that already are those of the files stay unchanged. If `tied` is true,
  * the second name of a tied weight is left out if its values equal those of the first name. The number of renamed and
- * of left out parameters is added to `notes`. Returns -1 with ERR_DATA if a tensor of experts is not [experts, rows,
- * columns] or its rows cannot be divided among its parts, if two parameters get the same name, or if a head differs
- * from the embedding to which config.json ties it.
+ * of left out parameters is added to `notes`. Returns -1 with ERR_DATA in three cases: a tensor of experts is not
+ * [experts, rows, columns], or has rows that cannot be divided among its parts; two parameters get the same name; or a
+ * head differs from the embedding to which config.json ties it.
  */
 MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes,
                               struct err *e);

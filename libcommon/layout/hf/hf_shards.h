@@ -26,10 +26,10 @@ MUST_CHECK int hf_to_shards(struct source *s, const struct family *f, const stru
 
 /*
  * Transpose n parameters of the source, in all states that they have. Each is a matrix, or a stack of matrices that are
- * transposed one by one. The result is written to an unnamed spool file in o->spool_dir, which the source then maps, so
- * memory does not depend on the sizes; in a dry run (spool_dir is NULL), zeros take its place. Shapes and maps of the
- * parameters are changed, and their digests are removed. Returns -1 with ERR_DATA if a parameter has another number of
- * dimensions, too many matrices, or a state whose copies or terms must be combined.
+ * transposed one by one. The result is written to an unnamed spool file in o->spool_dir, and the parameters are mapped
+ * to this file, so the memory needed does not depend on their sizes. In a dry run (spool_dir is NULL), zeros are used
+ * instead. Shapes and maps of the parameters are changed, and their digests are removed. Returns -1 with ERR_DATA if a
+ * parameter has another number of dimensions, too many matrices, or a state whose copies or terms must be combined.
  */
 MUST_CHECK int hf_transpose_params(struct source *s, struct param *const *p, int n, const struct hf_source_opts *o,
                                    struct err *e);

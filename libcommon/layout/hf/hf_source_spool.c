@@ -13,7 +13,7 @@
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* MATRICES_MAX: largest number of experts in a tensor's shape. A larger one is an error of the file. */
+/* MATRICES_MAX: maximum number of experts in a tensor's shape. A larger number is an error in the file. */
 enum { ALIGN = 4096, MATRICES_MAX = 1 << 16 };
 
 /*
@@ -96,13 +96,13 @@ out:
 
 /* ---- parameters with their states ---- */
 
-/* Returns the number of matrices of a parameter: one, or one for each expert. */
+/* Returns the number of matrices in a parameter: 1, or the number of experts. */
 static int64_t n_matrices(const struct param *p)
 {
     return p->ndim == 3 ? p->shape[0] : 1;
 }
 
-/* Set *n to the number of matrices of all states of the parameters. Returns -1 if one cannot be transposed. */
+/* Set *n to the number of matrices in all states of the parameters. Returns -1 if a state cannot be transposed. */
 static int count_matrices(const struct source *s, struct param *const *p, int n_params, int64_t *n, struct err *e)
 {
     *n = 0;
@@ -125,7 +125,7 @@ static int count_matrices(const struct source *s, struct param *const *p, int n_
     return 0;
 }
 
-/* Fill from[] with the matrices of a state of a parameter, in their order. Returns their number. */
+/* Write the matrices of a parameter's state to from[], in their order. Returns their number. */
 static int list_matrices(struct source *s, const struct param *p, enum state st, struct hf_stored *from)
 {
     struct tmap *m = p->state[st];
@@ -143,7 +143,7 @@ static int list_matrices(struct source *s, const struct param *p, enum state st,
     return (int)n;
 }
 
-/* Give the parameter the maps of its transposed matrices, and the shape that it then has. Returns their number. */
+/* Set the parameter's maps to its transposed matrices, and update its shape. Returns the number of matrices. */
 static int set_transposed(struct source *s, struct param *p, struct tmap *const *map)
 {
     const int n = (int)n_matrices(p);

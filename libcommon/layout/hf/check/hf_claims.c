@@ -282,7 +282,7 @@ static bool differ(const struct source *s, const struct tmap *a, const struct tm
 
 /*
  * Returns true if the model in config.json is a causal language model of a known family. Such a model must have a head,
- * unless config.json ties the head to the embedding.
+ * except if config.json ties the head to the embedding.
  */
 static bool is_known_causal_lm(const struct hf_claims *c)
 {

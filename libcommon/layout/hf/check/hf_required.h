@@ -12,7 +12,7 @@ struct report;
 struct source;
 
 /*
- * Report each tensor that s lacks, so that Transformers would initialize it with random values: findings
+ * Report tensors that s lacks, and that Transformers would therefore initialize with random values. These are findings
  * "missing_param" of `severity`. s must have the names of a Transformers folder. The tensors are those that
  * model_tensors.h lists for the model_type in config.json, under the settings of config.json or their defaults. A
  * tensor that cannot be read counts as present. A head is required only if the class has one. If only some layers lack
