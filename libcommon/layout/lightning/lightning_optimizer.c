@@ -241,7 +241,10 @@ static void check_states_alike(const struct lightning_optimizer *p)
 
 /* ---- steps ---- */
 
-/* Read the step of a parameter. Returns false if there is none, or, after a report, if it is not a number of steps. */
+/*
+ * Read the step of a parameter. Returns false if there is none. If it is not a number of steps, reports this and
+ * returns false.
+ */
 static bool read_lightning_step(const struct lightning_optimizer *p, int of, double *step, bool *is_tensor)
 {
     const struct pk *v = p->state[of] ? pk_get(p->state[of], "step") : NULL;
