@@ -76,7 +76,7 @@ static void check_chunks(const struct megatron *x)
 
 /* ---- names ---- */
 
-/* The names that layers have, and in which layers. */
+/* The names of tensors in layers, and the layers that have each name. */
 struct layer_names {
     struct names *suffix;               /* name in its layer -> number */
     int n, n_layers;
