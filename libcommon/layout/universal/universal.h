@@ -24,8 +24,8 @@ struct source;
 MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct err *e);
 /*
  * Returns the run state with an optimizer_state_dict and param_groups as DeepSpeed stores them. If
- * universal_makes_mp_rank() returns true, both dicts are made by zero_pickles.h and allocated in the arena. Otherwise
- * they are the source's own.
+ * universal_makes_mp_rank() returns true, both are made by zero_pickles.h and allocated in the arena. Otherwise they
+ * are the source's own.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
 /*

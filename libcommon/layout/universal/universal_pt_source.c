@@ -383,7 +383,7 @@ static bool is_universal_stem(const char *stem)
 }
 
 /*
- * Compare the name of a file of zero/ with the name inside its archive. torch.save() takes the latter from the name of
+ * Compare the name of a file of zero/ with the name inside its archive. torch.save() sets the name inside to that of
  * the file that it writes. If a file was copied over another one, its archive still has its old name. Names that other
  * programs give are ignored.
  */
