@@ -18,7 +18,7 @@
 #include "libcommon/layout/engine/zero_storages.h"
 
 /*
- * Find the trees of the source that the target uses: that of the lowest rank's model_states, and, unless only weights
+ * Find the trees of the source that the target uses: that of the lowest rank's model_states, and, if more than weights
  * are requested, that of an optim_states file.
  */
 static int find_target_root(struct zero_target *t, const struct zero_request *q, struct err *e)

@@ -22,7 +22,7 @@ struct zero_request {
     int stage;                          /* 1, 2 or 3; 0: the source's stage */
     int world;                          /* number of ranks; 0: the source's number */
     bool weights_only;                  /* write only model_states; not possible for stage 3 */
-    /* if `cast`: the type in which the run will compute. A ds_config of the source must already state this type. */
+    /* true: the run will compute in the type `weights`; a ds_config of the source must already state this type */
     bool cast;
     enum dtype weights;
     const struct source *like;          /* template for a source of another layout (zero_groups.h), or NULL */
@@ -63,8 +63,8 @@ bool zero_target_trains(const struct zero_target *t, const struct param *p);
 int zero_target_group(const struct zero_target *t, const struct param *p);
 
 /*
- * Returns the type in which the target stores state st of group g. This is fp32, unless the run keeps this state in 16
- * bits. The run's engine does not convert a state that it loads.
+ * Returns the type in which the target stores state st of group g. This is fp32, except if the run keeps this state in
+ * 16 bits, because the run's engine does not convert a state that it loads.
  */
 enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st);
 /*

@@ -292,10 +292,10 @@ static bool is_refuted_by_size(const struct joining *j, const struct param *p, i
 }
 
 /*
- * Warn if the patterns join the slices of p along another axis than the one along which the trainers of its family
- * split it, or if they join slices that are copies for those trainers. If the sizes of the model refute the patterns,
- * reports an error and returns false. A parameter that the patterns do not split is not compared. One of the vocabulary
- * is not compared either, because trainers differ there.
+ * Compare the patterns' rule for p with that of the family's trainers. Warns if the patterns join the slices along
+ * another axis than these trainers split, or if they join slices that are copies for these trainers. If the sizes of
+ * the model refute the patterns, reports an error and returns false. A parameter that the patterns do not split is not
+ * compared. One of the vocabulary is not compared either, because trainers differ there.
  */
 static bool compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
 {
