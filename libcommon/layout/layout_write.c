@@ -147,8 +147,9 @@ static int check_vocab_rows(const struct source *s, const struct ds_request *q, 
 }
 
 /*
- * Check that config.json describes the parameters, which have the names of Transformers. `transposed` as in
- * hf_check_layers(). Returns -1 with ERR_DATA and the first contradiction.
+ * Check that config.json describes the parameters, which must have the names of Transformers. `transposed` is the same
+ * as in hf_check_layers(). Returns -1 with ERR_DATA if the two contradict each other; the error is the first
+ * contradiction.
  */
 static int compare_with_config(const struct source *s, const json_t *config, const bool *transposed, struct err *e)
 {

@@ -92,9 +92,10 @@ bool lightning_is_file(const char *path);
 /* Returns the layout with this name ("dcp", "universal-pt"), or NULL. */
 const struct layout *layout_find(const char *name);
 /*
- * Returns the layout in which a source is written if no other is requested. If the source's layout consists of
- * entries, or has files of experts of DeepSpeed's MoE, this is the same layout. Otherwise it is the one that the engine
- * loads: ZeRO's files for a checkpoint of ZeRO or a universal form of one, else the pipeline engine's files.
+ * Returns the layout in which a source is written if no other is requested. It is the source's own layout if this
+ * consists of entries, or if the source has files of experts of DeepSpeed's MoE. Otherwise it is the layout that the
+ * engine loads: ZeRO's files for a ZeRO checkpoint or a universal form of one, and the pipeline engine's files for all
+ * others.
  */
 const struct layout *layout_of_result(const struct source *s);
 /*

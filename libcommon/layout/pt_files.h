@@ -49,8 +49,9 @@ enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* maximum number of records in 
  */
 void pt_files_each(struct pt_files *o, const int *file, int n);
 /*
- * Like pt_files_each(), but the handles stay open in source->file[].pt. Many threads open the files in advance, so
- * that their tables are in the page cache; one thread calls read(), in the order of the list.
+ * Open each of the n listed files and call read(), like pt_files_each(), but keep the handles open in
+ * source->file[].pt. Many threads open the files in advance, so that their tables are in the page cache. One thread
+ * calls read(), in the order of the list.
  */
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 
