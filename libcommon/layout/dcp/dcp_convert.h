@@ -28,8 +28,8 @@ struct dcp_described {
 
 /*
  * Return -1 with ERR_USAGE if the request has an option that has no meaning for entries. `renames` is true if
- * layout_describe_as() will give the parameters the names and vocabulary of another program, `same` if source and
- * result have the same layout.
+ * layout_describe_as() will change the names and the vocabulary to those of another program. `same` is true if source
+ * and result have the same layout.
  */
 MUST_CHECK int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same,
                                  struct err *e);

@@ -130,13 +130,13 @@ struct dcp_pickle {
  * Parse the .metadata p into *out, whose tables are allocated in the arena. An entry that is not supported is added to
  * out->unread, which the caller must report. An entry with another flaw is left out and reported as a finding. Returns
  * -1 with ERR_DATA and the offset if the file as a whole cannot be read. Codes of findings:
- *   class E, opaque W   see pt_check_classes(); not for classes in entries, which are then in out->unread
- *   shape E             sizes that are not valid, or too large for any memory
+ *   class E, opaque W   see pt_check_classes(); entries with such a class are added to out->unread instead
+ *   shape E             sizes are not valid, or too large for any memory
  *   transform E         an item's bytes were transformed (compressed, encrypted)
- *   place E             a chunk or value without a place, or with two, or in the file of a rank that does not write it
- *                       by all_local_plans
- *   path E              a path in planner_data that, joined by dots, is not the name of its entry
- *   path W              an entry without a path in planner_data, which has others
+ *   place E             a chunk or value has no place or two places, or is in the file of a rank that, according to
+ *                       all_local_plans, does not write it
+ *   path E              the keys of a path in planner_data, joined by dots, are not the name of the entry
+ *   path W              planner_data has paths, but none for this entry
  *   missing_entry E     planner_data names a tensor or value that state_dict_metadata does not have
  *   unused_item W       a place that no chunk uses
  */

@@ -60,14 +60,14 @@ struct dcp_naming {
 };
 
 /*
- * Find the roles. Findings:
- *   prefix N          several models: the user must choose one
- *   numbers N         an optimizer numbers its parameters; their order gives their names, or the names stay unknown
- *   wrapper N         names of weights and of the optimizer differ in the key of a module wrapper, which is removed
- *   missing_entry E   a parameter that an optimizer names has no tensor, or lacks one of two states; W: a group alone
- *                     names it, which is what torch saves of frozen parameters that are omitted (ignore_frozen_params)
- *   no_state N, W     parameters without any state (adam_report_no_state())
- *   optimizer W       two optimizers have states of one parameter
+ * Find the roles of all entries. Findings:
+ *   prefix N          there are several models, so the user must choose one
+ *   numbers N         an optimizer numbers its parameters; their names follow from their order, or stay unknown
+ *   wrapper N         names of weights and of the optimizer differ in the key of a module wrapper; the key is removed
+ *   missing_entry E   a parameter that an optimizer names has no tensor, or lacks one of two states
+ *   missing_entry W   only a group names the parameter, as torch saves frozen parameters (ignore_frozen_params)
+ *   no_state N, W     parameters have no state (adam_report_no_state())
+ *   optimizer W       two optimizers have states of the same parameter
  * Returns -1 with ERR_USAGE if no tensor begins with the chosen prefix.
  */
 MUST_CHECK int dcp_names_assign(struct dcp_naming *n, struct report *r, struct err *e);

@@ -67,10 +67,10 @@ struct dcp_mesh {
  * Returns the sink that writes `t` as files of a mesh of ranks. `t` must outlive the sink.
  *
  * A tensor that is a state of a parameter is split by rows among the rows of the mesh as in FSDP2: each of the first
- * mesh rows gets ceil(rows / mesh.rows) rows of the tensor, and the last one gets the remainder. The ranks of a mesh
- * row divide the columns of a matrix among them if mesh.columns divides their number. A tensor without rows, and data
- * of no parameter, is stored whole by one rank. The same target and mesh give the same bytes, no matter how the source
- * was split.
+ * mesh rows gets ceil(rows / mesh.rows) rows of the tensor, and the last one gets the remainder. If mesh.columns
+ * divides the number of columns of a matrix, each rank of a mesh row gets the same number of columns. One rank stores
+ * tensors without rows, and data that belong to no parameter, as a whole. The same target and mesh give the same bytes,
+ * no matter how the source was split.
  */
 struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh);
 

@@ -400,8 +400,8 @@ static int find_group_of(const struct optim_groups *from, bool decays, bool of_e
 
 /*
  * Assign the parameters to the groups by Megatron-core's default rule: biases and vectors are in a group without weight
- * decay, and experts in groups of their own if expert parallelism is used. The files do not list the parameters of a
- * group. If groups were also made by other criteria (learning rate), no groups are returned.
+ * decay, and with expert parallelism, experts are in separate groups. The files do not list the parameters of a group.
+ * If groups were also made by other criteria (learning rate), no groups are returned.
  */
 static int read_torchdist_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {

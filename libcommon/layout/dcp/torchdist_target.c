@@ -257,9 +257,9 @@ static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key
 
 /*
  * Add the extra-state object of a linear module. Megatron-core's loader requires one for each linear module that is
- * split over tensor-parallel ranks. It is a list of what each rank contributed: for Megatron-core's own modules empty
- * values, for those of Transformer Engine fp8 data. The object added here is empty. `place` is its number and the
- * number of such objects, such as "0_2".
+ * split over tensor-parallel ranks. The object is a list with one item per rank: an empty value for Megatron-core's own
+ * modules, and fp8 data for modules of Transformer Engine. The object added here is empty. `place` consists of the
+ * object's number and the number of such objects, as in "0_2".
  */
 static void add_extra_state_object(struct torchdist_keys *ks, const char *key, const char *place)
 {
@@ -354,8 +354,8 @@ static void add_identifiers(struct arena *a, struct pk *options)
 
 /*
  * Returns the optimizer's dict for common.pt. It holds the settings of each group, without the list of parameters, and
- * the step counter. Megatron's plain optimizers have one counter for all parameters, the distributed optimizer one in
- * each group.
+ * the step counter. Megatron's plain optimizers have one counter for all parameters, and the distributed optimizer has
+ * one in each group.
  */
 static struct pk *make_torchdist_optimizer(const struct dcp_target *t, enum torchdist_optimizer how,
                                            const struct optim_groups *g)

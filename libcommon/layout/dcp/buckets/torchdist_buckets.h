@@ -21,17 +21,21 @@ struct pk;
 struct source;
 
 /*
- * Set the states of all parameters from the buckets. The place of a parameter follows from the order of the entries in
- * .metadata, which is the model's, or, if that does not fit, from the order of the modules of Megatron-core's GPT, the
- * last one of a stage first, and from the alignment in a bucket (megatron/core/distributed/param_and_grad_buffer.py).
- * A stage begins with a layer. The experts of a rank in a layer are in either of two orders, expert by expert or
- * weight by weight. Five facts must agree with one placement alone: each bucket ends with a parameter, each parameter
- * begins and ends where chunks do, all tensor ranks of a stage have buckets of one length, which they also list
- * (per_bucket_numel_unpadded, and per_bucket_numel with padding), and the masters are the weights, rounded (compared
- * for the first elements of each parameter if `compare` is true; verify compares all). The entries are then removed
- * from the table of entries and from the values of the source, and optimizer is the dict with the groups' settings,
- * which all ranks share, or a dict of two such dicts under the numbers 0 and 1. Returns NULL, or the reason why the
- * states are not known, in the arena of the source.
+ * Set the states of all parameters from the buckets. The buckets do not name parameters, so the place of each parameter
+ * is derived from the order of the parameters and from the alignment in a bucket
+ * (megatron/core/distributed/param_and_grad_buffer.py). The order is that of the entries in .metadata, which is the
+ * model's order, or, if that does not fit, the order of modules in Megatron-core's GPT. The last parameter of a stage
+ * comes first. A stage begins with a layer. The experts of a rank in a layer are ordered expert by expert or weight by
+ * weight.
+ *
+ * Exactly one placement must agree with these five facts: each bucket ends with a parameter; each parameter begins and
+ * ends where chunks do; all tensor ranks of a stage have buckets of the same lengths; these are the lengths that the
+ * ranks list (per_bucket_numel_unpadded, and per_bucket_numel with padding); and the masters, when rounded, are the
+ * weights. If `compare` is true, the first elements of each parameter are compared; verify compares all.
+ *
+ * The entries are then removed from the table of entries and from the values of the source. *optimizer is set to the
+ * dict with the groups' settings, which all ranks share, or to a dict of two such dicts under the numbers 0 and 1.
+ * Returns NULL, or the reason why the states are not known, in the arena of the source.
  */
 const char *torchdist_place_buckets(struct source *s, bool compare, const struct pk **optimizer);
 

@@ -11,13 +11,15 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 
 /*
- * Report findings of the tensors of n->table that are not an optimizer's. E*: a warning with accept_mismatch.
- *   shape E*            a stack has another number of layers than most stacks of its prefix; experts, the rows of their
- *                       router, and the objects of a module state different numbers
- *   missing_entry E     an object of a module that has no weight, or not all objects of a module
- *   missing_entry E*    experts without router, a number of an expert or a layer that is missing, one of two linear
- *                       modules that exist only together (unless the folder has a part of a model)
- *   missing_entry W     a layer has no attention or no MLP, but others have both; no embedding or no last norm
+ * Check which tensors of n->table exist, apart from those of optimizers. The findings are as follows, where E* is an
+ * error, or a warning with accept_mismatch:
+ *   shape E*            a stack has another number of layers than most stacks with its prefix; or the numbers of
+ *                       experts, of rows of their router, and of objects of a module differ
+ *   missing_entry E     a module has objects but no weight, or lacks some of its objects
+ *   missing_entry E*    experts have no router; the number of an expert or of a layer is missing; or one of two linear
+ *                       modules that exist only together is missing (not if the folder has only a part of a model)
+ *   missing_entry W     a layer has no attention or no MLP, but others have both; or the embedding or the last norm is
+ *                       missing
  * An entry that cannot be read counts as present.
  */
 void torchdist_modules_check(const struct dcp_naming *n, struct report *r);

@@ -11,13 +11,14 @@
 #include "libcommon/ckpt/source_parts.h"
 
 /*
- * Report findings of s, whose parameters and s->run.optimizer have been read. E*: a warning with accept_mismatch.
- *   groups E*           states of an optimizer without settings, settings of one of several optimizers without states,
- *                       settings of experts (is_expert_parallel) for other parameters, or the reverse; a form of
- *                       states that content_metadata contradicts
- *   groups W            states without the settings of any group
- *   no_optimizer W      settings without any state
- *   no_state N, W       parameters without state where others have states (adam_report_no_state())
+ * Compare the settings of the optimizer with its states. The parameters and s->run.optimizer must have been read. The
+ * findings are as follows, where E* is an error, or a warning with accept_mismatch:
+ *   groups E*           an optimizer has states but no settings; one of several optimizers has settings but no states;
+ *                       settings of experts (is_expert_parallel) belong to other parameters, or the reverse; or
+ *                       content_metadata states another form of states
+ *   groups W            there are states, but no group has settings
+ *   no_optimizer W      there are settings, but no states
+ *   no_state N, W       a parameter has no state, but others have states (adam_report_no_state())
  */
 void torchdist_settings_check(const struct source *s, struct report *r);
 
