@@ -42,8 +42,8 @@ static bool read_saved_rank(const struct ds *d, int mp, int64_t *rank)
 
 /*
  * Returns true if args.rank of the mp_rank files can be compared with their names. Converters of third parties may
- * leave any number in args.rank. The numbers are therefore used only if each is the rank of some file of this grid and
- * they are not all equal.
+ * leave any number in args.rank. The numbers are therefore used only if each of these is the rank of a file in this
+ * grid, and if they are not all equal.
  */
 static bool ranks_are_kept(const struct ds *d)
 {

@@ -14,7 +14,7 @@
 /*
  * Set the keys of `root`, a copy of the source's mp_rank tree, that depend on the target. If the source has a
  * universal_checkpoint_info whose patterns give each parameter of the target the right merge rule, only its sizes are
- * changed. Otherwise it is made from the target's parameters.
+ * changed. Otherwise a new universal_checkpoint_info is made from the target's parameters.
  */
 void ds_info_renew(const struct ds_target *t, struct arena *a, struct pk *root);
 /*

@@ -852,9 +852,9 @@ static struct pt *opened_mp_rank_pt(const struct ds *d, int mp)
 }
 
 /*
- * Returns the file from which the lost mp_rank file mp is replaced: the file of another tensor rank of its stage, else
- * of the nearest stage, else the file made from the configuration, else one of another tag. For the last two,
- * *other_tag is set to true.
+ * Returns the file that replaces the lost mp_rank file mp. The candidates are, in this order: the file of another
+ * tensor rank of its stage, the file of the nearest stage, the file made from the configuration, and a file of another
+ * tag. For the last two, *other_tag is set to true.
  */
 static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
 {

@@ -218,8 +218,8 @@ static void ds_find_merge_rules(struct ds *d, const struct draft *p, int n, stru
 
 /*
  * Returns true if each tensor rank has a complete copy of the row-parallel biases, that is, if gpt_j_residual is
- * recorded as off. With gpt_j_residual, GPT-NeoX adds attention and MLP before it sums over the tensor ranks, so their
- * biases are summed as well.
+ * recorded as off. With gpt_j_residual, GPT-NeoX adds the outputs of attention and MLP before it sums over the tensor
+ * ranks, so the biases of both are summed as well.
  */
 static bool has_copies(const struct ds *d)
 {

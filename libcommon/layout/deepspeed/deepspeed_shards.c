@@ -54,8 +54,8 @@ static struct ds_run ds_read_flat_run(const struct shard_job *k, const struct pk
 }
 
 /*
- * Check the lengths of a group's flat tensors. BF16_Optimizer saves whole partitions. ZeRO-1/2 may omit the padding:
- * it always omits it in the master weights, and in the elastic form also in the moments. Either length holds all
+ * Check the lengths of a group's flat tensors. BF16_Optimizer saves whole partitions. ZeRO-1/2 omits the padding in the
+ * master weights, and in the elastic form also in the moments. Both lengths are accepted, because both hold all
  * parameters.
  */
 static bool check_lengths(const struct shard_job *k, int g)
