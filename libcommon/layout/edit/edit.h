@@ -119,7 +119,8 @@ struct source *edit_source(struct edit *x);
 /*
  * Returns the sink that writes the result; x must outlive it. The result has a manifest if the source has one, if it is
  * a model folder that is not edited in place (safetensors files have no checksums), or if the result is written as a
- * whole. In the latter case, files of the source that do not belong to its layout become part of the result unchanged.
+ * whole. If it is written as a whole, files of the source that do not belong to its layout become part of the result
+ * unchanged.
  */
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x);
 
