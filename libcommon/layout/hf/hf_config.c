@@ -133,9 +133,9 @@ static const char *activation(const struct source *s)
 }
 
 /*
- * Set the token ids of a model for which no tokenizer is given. An imported model has them in its arguments. Otherwise
- * BLOOM gets the ids of its published tokenizer. With GPT-2's tokenizer, the end-of-document token is the last token of
- * the vocabulary.
+ * Set the token ids of a model for which no tokenizer is given. An imported model has these ids in its arguments.
+ * Otherwise BLOOM gets the ids of its published tokenizer. With GPT-2's tokenizer, the end-of-document token is the
+ * last token of the vocabulary.
  */
 static void default_tokens(const struct source *s, struct hf_config *c)
 {

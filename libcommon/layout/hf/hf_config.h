@@ -43,9 +43,9 @@ struct hf_config {
 MUST_CHECK int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct report *r, struct err *e);
 
 /*
- * Returns the text of config.json or generation_config.json, with sorted keys and an indent of two blanks. `changes`
- * holds members that replace or add to those derived from c (in generation_config.json only the token ids); it may be
- * NULL.
+ * Returns the text of config.json or generation_config.json, with sorted keys and an indent of two blanks. `changes`,
+ * which may be NULL, holds members that replace members derived from c or are added to these (in generation_config.json
+ * only the token ids).
  */
 char *hf_config_text(const struct hf_config *c, const json_t *changes);        /* caller frees */
 char *hf_generation_text(const struct hf_config *c, const json_t *changes);    /* caller frees */

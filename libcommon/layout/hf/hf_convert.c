@@ -128,8 +128,8 @@ static int check_named(const struct hf_describing *d, struct err *e)
 }
 
 /*
- * Rename the parameters to the names that a saved folder of config.json's model has, and check that config.json agrees
- * with the tensors. A source that is a Transformers folder is left unchanged and is not checked. Names made by
+ * Rename the parameters to the names that the model in config.json has in a saved folder, and check that config.json
+ * agrees with the tensors. A source that is a Transformers folder is left unchanged and is not checked. Names made by
  * translate_param_names() are final already.
  */
 static int fit_config(const struct hf_describing *d, struct err *e)

@@ -18,13 +18,13 @@ struct source;
  * "missing_param" have the given severity. The experts of any model are counted (ckpt/experts.h), and the tensors that
  * its model_type requires are looked for (check/hf_required.h). Nothing else is checked unless hf_knows_layers(config)
  * is true. At least one parameter must have a name of the family, and all layers of such a model must be alike:
- *   missing     a tensor that one layer has must be in every layer (a tensor that cannot be read counts as present);
- *               tensors of layers with experts, and without, must be in all layers of this kind
+ *   missing     a tensor that one layer has must be in every layer; a tensor that belongs to layers with experts, or
+ *               to layers without, must be in all layers of that kind (a tensor that cannot be read counts as present)
  *   pairs       a layer that has one of the tensors experts.gate_up_proj and experts.down_proj must have both
- *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
- *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
- *               (BLOOM: hidden_size), with experts also the number and sizes of experts and shared experts, and with
- *               multi-head latent attention its ranks and head sizes
+ *   shape       a tensor must have the same shape in all layers; this shape must follow from hidden_size,
+ *               intermediate_size, moe_intermediate_size, num_attention_heads, num_key_value_heads and head_dim
+ *               (BLOOM: hidden_size), from the number and sizes of experts and shared experts, and from the ranks
+ *               and head sizes of multi-head latent attention
  * To check a quantised model, pass the weights for which its codes stand (quantised_as_weights()), and a config without
  * quantization_config. A size that config.json does not state is not checked. Names that no rule has are ignored, and
  * shapes are checked only for fp32, fp16 and bf16. `transposed` may be NULL; otherwise it is true for each parameter of

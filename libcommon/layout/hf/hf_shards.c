@@ -344,9 +344,8 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
 }
 
 /*
- * Choose the rows of the parts that make up a Megatron-core parameter, in order. m points to the first of the parts.
- * `row` must have room for 3 * groups entries, and one for each part. Returns the number of entries, or -1 if the
- * shapes do not fit.
+ * Choose the rows of the parts that make up a Megatron-core parameter, in order. m points to the first part. `row` must
+ * have room for 3 * groups entries, plus one per part. Returns the number of entries, or -1 if the shapes do not fit.
  */
 static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {

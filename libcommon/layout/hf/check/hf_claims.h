@@ -13,17 +13,17 @@ struct report;
 struct source;
 
 /*
- * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers
- * folder:
+ * Compare config.json with the parameters of s, which must have the names of a Transformers folder. The findings have
+ * the code "config" and the given severity:
  *   settings    the number of layers, the hidden size and the vocabulary (in known families also heads and
  *               intermediate_size) must be whole numbers; lists are accepted in other families
- *   layers      the layer numbers must be 0 .. num_hidden_layers - 1; the num_nextn_predict_layers after
- *               these may exist; layer_types and mlp_layer_types must list as many layers
+ *   layers      the layer numbers must be 0 .. num_hidden_layers - 1, and may be followed by
+ *               num_nextn_predict_layers more; layer_types and mlp_layer_types must list num_hidden_layers layers
  *   vocabulary  the embedding and the head must have vocab_size rows
- *   hidden size the embedding and the head must have that many columns
+ *   hidden size the embedding and the head must have as many columns
  *   tied head   if tie_word_embeddings is true, a stored head must equal the embedding; if it is false, a model of a
  *               known family must have a head
- *   empty       no tensor may be without elements
+ *   empty       each tensor must have elements
  * A size that config.json does not state at its top level, but for example in text_config, is not checked. A tied head
  * is compared with the embedding in three samples. If `sizes` is false, only settings and the head are checked.
  */
