@@ -194,8 +194,8 @@ static int list_tree(struct open_listing *l, struct files *f, const char *dir, s
 
 /*
  * All layouts. The first one that fits is used, so the more specific ones come first: for example, a universal folder
- * also has mp_rank files. Two layouts have an index.h5, which either contains the bytes or points to them; one
- * function opens both.
+ * also has mp_rank files. Two layouts have an index.h5, which either contains the bytes or refers to other files. One
+ * function opens both layouts.
  */
 static const struct {
     const struct layout *layout;
@@ -880,8 +880,8 @@ static char *archive_nemo_folder(char *tag, const struct archive_member *m, int 
 
 /*
  * Returns the name of the tag folder in the archive, such as "ckpt/global_step20/". It is the tag that the archive's
- * pointer file names, or, if there is no such file, the only tag. The caller frees it. Returns NULL with *e set on
- * error.
+ * pointer file names, or, if there is no such file, the only tag. The caller frees the name. Returns NULL with *e set
+ * on error.
  */
 static char *archive_tag_prefix(struct files *f, const char *path, const struct archive_member *m, int n,
                                 struct err *e)

@@ -37,10 +37,10 @@ static bool is_in_base(const char *name)
 }
 
 /*
- * Returns true if the model is not of the class of language models that config.json may name. It then has the head of
- * a model that rates or classifies texts, or was saved without a head, so that its names lack the prefix. A parameter
- * that is not below the head is such a head if there is none of a language model, and config.json does not tie one to
- * the embedding. *of is set to the name of a parameter that shows it.
+ * Returns true if the model is not of the class of language models that config.json may name. Such a model has a head
+ * that rates or classifies texts, or was saved without a head, so that its names lack the prefix. A parameter whose
+ * name does not have the prefix is taken for such a head if there is no head of a language model, and config.json does
+ * not tie a head to the embedding. *of is set to the name of a parameter that shows this.
  */
 static bool is_of_other_class(const struct source *s, const json_t *config, const char **of)
 {
