@@ -24,8 +24,8 @@ struct pt;
 #define DCP_METADATA ".metadata"
 
 /*
- * Returns true if only a folder of this layout has a file of this name: .metadata, or *.distcp. The latter also marks
- * a folder whose .metadata is missing.
+ * Returns true if only a folder of this layout has a file of this name: .metadata, or *.distcp. Because of *.distcp, a
+ * folder is also recognised if its .metadata is missing.
  */
 bool dcp_marks(const char *name);
 

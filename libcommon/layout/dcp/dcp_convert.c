@@ -13,8 +13,8 @@
 #include "libcommon/layout/layouts.h"
 
 /*
- * Returns the name of a given option that a folder of entries has no use for, or NULL if there is none. If source and
- * result have the same layout, all entries are kept, so the optimizer cannot be left out.
+ * Returns the name of a given option that cannot be applied to a folder of entries, or NULL if there is none. If source
+ * and result have the same layout, all entries are kept, so the optimizer cannot be left out.
  */
 static const char *get_non_dcp_option(const struct write_request *q, bool renames, bool same)
 {

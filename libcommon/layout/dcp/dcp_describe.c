@@ -73,8 +73,8 @@ static const struct dcp_entry *dcp_piece_entry(const struct dcp_folder *w, const
 }
 
 /*
- * Returns the shape of the tensor that p is a piece of. It is the shape of the entry, or, for a stack, the shape of one
- * row of the entry.
+ * Returns the shape of the tensor to which piece p belongs. It is the shape of the entry, or, for a stack, the shape of
+ * one row of the entry.
  */
 static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct dcp_piece *p, int *ndim)
 {
@@ -290,8 +290,8 @@ static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, 
 }
 
 /*
- * Describe one file. The fills of all files are listed with file 0, so that they are in the order of the target's
- * entries, which is the order of the source.
+ * Describe one file. The fills of all files are listed with file 0. They are then in the order of the target's entries,
+ * which is the order of the source.
  */
 static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
@@ -318,7 +318,7 @@ static uint64_t pieces_of(const struct dcp_target *t, int entry)
 
 /*
  * Returns the tensor of part p as a reader of the result will list it. For example, a tensor of doubles is not listed
- * as 16-bit weights, whatever state the source has it in.
+ * as 16-bit weights, even if this is its state in the source.
  */
 static struct folder_tensor make_dcp_tensor(const struct dcp_folder *w, const struct dcp_part *p, int ndim,
                                            const int64_t *shape)

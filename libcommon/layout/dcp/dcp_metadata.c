@@ -23,8 +23,7 @@
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
 /*
- * Classes with about as many objects as there are chunks. Their objects are stored in tables of their own during
- * parsing.
+ * Classes with about as many objects as there are chunks. During parsing, their objects are stored in separate tables.
  */
 enum { ROW_CHUNK, ROW_INDEX, ROW_INFO, ROW_CLASSES };
 static const char *const row_class[ROW_CLASSES][2] = {

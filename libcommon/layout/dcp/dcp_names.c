@@ -126,8 +126,8 @@ static void add_model(struct naming *nm, int *cap, const char *prefix)
 }
 
 /*
- * List the prefixes of models. For each optimizer, a text is a prefix if it fits more than half as many of the
- * optimizer's names as the best text does.
+ * List the prefixes of models. For each optimizer, the prefix that fits most of the optimizer's names is listed, and so
+ * is each prefix that fits more than half as many names.
  */
 static void find_models(struct naming *nm)
 {
@@ -193,8 +193,8 @@ static void try_unwrapped(struct naming *nm)
 /* ---- without an optimizer's names: the keys that contain tensors ---- */
 
 /*
- * Returns true if the key of this tensor may be a model's prefix: the tensor is a weight that has dimensions. If the
- * table has no such weight, the types of other tensors are accepted.
+ * Returns true if the key of this tensor may be the prefix of a model. The tensor must be a weight that has dimensions.
+ * If the table has no such weight, tensors of other types are accepted.
  */
 static bool is_keyed_entry(const struct naming *nm, const struct dcp_entry *en)
 {
@@ -472,7 +472,7 @@ static void report_moment_shape(const struct naming *nm, int entry, int weight)
                shape_text(en->ndim, en->shape, own), shape_text(of->ndim, of->shape, its), en->what);
 }
 
-/* Give a role to the moments that have the shape of their weight. All other optimizer states become plain values. */
+/* Assign a role to the moments that have the shape of their weight. All other optimizer states become plain values. */
 static void assign_moments(const struct naming *nm)
 {
     int *misfit = xcalloc((size_t)nm->t->n + 1, sizeof *misfit), n_fit[2] = {0};

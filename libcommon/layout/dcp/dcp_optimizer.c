@@ -406,8 +406,8 @@ static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
 }
 
 /*
- * Returns the length of the keys with which both x and y begin: 7 for "policy.model." and "policy.optim.", because
- * both begin with "policy.".
+ * Returns the length of the sequence of keys with which both x and y begin, such as 7 for "policy.model." and
+ * "policy.optim.", which both begin with "policy.".
  */
 static size_t common_keys(const char *x, const char *y)
 {

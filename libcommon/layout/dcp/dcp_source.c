@@ -400,8 +400,8 @@ static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 }
 
 /*
- * Record that the entry of item i is not read, because the contents of the item are not supported. An entry is
- * recorded once.
+ * Record that the entry of item i is not read because the contents of the item are not supported. Each entry is
+ * recorded only once.
  */
 static int skip_item_entry(struct dcp_opening *x, int i, struct strbuf *what)
 {
@@ -493,7 +493,7 @@ static void read_opened_item(struct dcp_opening *x, int i)
 
 /*
  * Replace item i, which is lost or cannot be opened, by a hole (source_opts.holes). A chunk becomes an extent without
- * bytes. A value gets neither elements nor a tree.
+ * bytes. A value has neither elements nor a tree.
  */
 static void lose_item(struct dcp_opening *x, int i)
 {

@@ -324,9 +324,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
     strbuf_free(&left);
 }
 
-/*
- * Check that no two entries have the same name. This is possible, because the program's own values may have any name.
- */
+/* Check that no two entries have the same name. This can happen because the program's own values may have any name. */
 static int check_entry_names_unique(const struct dcp_target *t, struct err *e)
 {
     struct names *known = names_new(t->arena);

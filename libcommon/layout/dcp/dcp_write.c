@@ -17,7 +17,7 @@
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
 /*
- * Returns a TensorProperties object of type t, as a tuple of five. Newer releases of torch write a tuple of six but
+ * Returns a TensorProperties object of type t, as a tuple of five. Newer releases of torch write a tuple of six. They
  * accept five, because the last item, strides, may be omitted. Older releases accept only five.
  */
 static struct pk *properties(struct arena *a, enum dtype t)

@@ -235,8 +235,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
         if (w >= 0)
             held[w] |= 1u << st;
         /*
-         * An entry with another shape than the weight remains a plain value. So does the fp32 master weight of a weight
-         * that is itself fp32.
+         * An entry whose shape differs from that of the weight remains a plain value. The same holds for the fp32
+         * master weight of a weight that is itself fp32.
          */
         if (w >= 0 && !has_same_stack_shape(&t->entry[w], &t->entry[i]))
             report_other_shape(n, i, w, r);

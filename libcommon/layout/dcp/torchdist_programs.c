@@ -167,8 +167,8 @@ static bool is_bridge_file(const char *name)
 }
 
 /*
- * Read the whole number that a tensor of train_state.pt holds. Returns -1 if there is none, with *e set if it cannot be
- * read.
+ * Read the integer in a tensor of train_state.pt. Returns -1 if there is none. Returns -1 with *e set if the tensor
+ * cannot be read.
  */
 static int64_t read_number(struct files *f, struct arena *a, const struct pt *pt, const char *key, struct err *e)
 {

@@ -23,8 +23,8 @@
 #define NEMO_MODEL_FILE NEMO_CONTEXT "model.yaml"
 
 /*
- * The pointer file of Megatron-Bridge: a copy of the train_state.pt of the last checkpoint. The number of its folder is
- * the step.
+ * The pointer file of Megatron-Bridge. It is a copy of the train_state.pt of the last checkpoint. The step in it is the
+ * number in the name of the checkpoint's folder.
  */
 #define LATEST_TRAIN_STATE "latest_train_state.pt"
 

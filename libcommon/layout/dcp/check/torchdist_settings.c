@@ -23,8 +23,8 @@ struct core_optimizer {
     int n_groups, n_experts;            /* settings of groups; of these, of groups of experts */
     bool knows_experts;                 /* the settings state whether a group is one of experts */
     int n_states, n_moments;
-    /* the names of a state of an expert's parameter, of a state of another parameter, and of the first state, for
-     * messages; NULL if there is none */
+    /* names for messages: of a state of an expert's parameter, of a state of another parameter, and of the first state;
+     * NULL if there is none */
     const char *of_experts, *of_others;
     const char *first;
 };
@@ -96,7 +96,10 @@ static void read_listed_optimizers(struct settings_check *c)
 
 /* ---- what the folder has ---- */
 
-/* Returns the optimizer to which a state belongs, or NULL if `name` is not a state. *key: the name after "state.". */
+/*
+ * Returns the optimizer to which a state belongs, and sets *key to the rest of the name after "state.". Returns NULL if
+ * `name` is not that of a state.
+ */
 static struct core_optimizer *optimizer_of_state(struct settings_check *c, const char *name, const char **key)
 {
     static const char state[] = "optimizer.state.", bucket[] = "optimizer.distributed.";
