@@ -223,8 +223,8 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
         return -1;
     }
     /*
-     * A grid that is far larger than the number of files indicates damage. Refuse it, because the tables below are as
-     * large as the grid.
+     * A grid that is far larger than the number of files indicates damage. It is refused, because the tables below are
+     * as large as the grid.
      */
     if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > DS_RANK_MAX ||
         d->n_files * g.tp > 4 * (int64_t)DS_RANK_MAX) {

@@ -111,7 +111,7 @@ static const struct tmap *group_map(struct ds_folder *w, const struct slice *s, 
     return w->columns[i];
 }
 
-/* Set the columns of the merged tensor that slice s has, or, if several slices form a group, that the group has. */
+/* Find the columns of the merged tensor that belong to slice s, or, if several slices form a group, to the group. */
 static void find_columns(const struct ds_folder *w, struct slice *s, int n_groups)
 {
     s->n_deal = w->t->topo.tp / n_groups;

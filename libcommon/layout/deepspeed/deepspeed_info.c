@@ -116,7 +116,7 @@ static bool block_fits(const struct ds_target *t, const struct pk *block)
 static void renew_block(const struct ds_target *t, struct arena *a, struct pk *root)
 {
     /*
-     * These two keys record details of the split that patterns cannot express. Converters that support them require
+     * These two keys record details of the split that patterns cannot express. Converters that know these keys require
      * them.
      */
     static const char *const degrees[] = { "affine_map", "sub_param_shard_widths" };

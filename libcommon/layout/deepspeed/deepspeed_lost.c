@@ -134,7 +134,7 @@ struct gathered {
 
 /*
  * For each group g, append to to[g] the slices that the shard of data-parallel rank dp lists. Returns false if the
- * shard cannot be read, or if its number of groups differs from *n_groups (0: no shard was read before).
+ * shard cannot be read, or if its number of groups differs from *n_groups. *n_groups is 0 before the first shard.
  */
 static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *n_groups)
 {
@@ -649,7 +649,7 @@ static void list_layer_tensor(void *ctx, int layer, const char *key, const struc
 }
 
 /*
- * Returns param_shapes of the single stage. The embedding is tied, unless another layer has a matrix of the
+ * Returns param_shapes of the single stage. The embedding is tied, except if another layer has a matrix of the
  * embedding's shape (f->head).
  */
 static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f, struct arena *a)
@@ -919,8 +919,8 @@ static struct source_file *add_placeholder_file(struct source *s, const char *na
 }
 
 /*
- * Make a replacement of mp_rank file mp from `like`, store it in memory under the name of the lost file, add it to the
- * source, and open it.
+ * Make a replacement of mp_rank file mp from `like`. It is stored in memory under the name of the lost file, added to
+ * the source, and opened.
  */
 static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err *e)
 {
@@ -959,8 +959,8 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
 }
 
 /*
- * Returns true, after a warning, if only the tensors of the mp_rank file are damaged. These are random states, so its
- * tree can still be used.
+ * Returns true, after a warning, if only the tensors of the mp_rank file are damaged. These tensors are random states,
+ * so the file's tree can still be used.
  */
 static bool only_tensors_bad(struct ds *d, int mp, const char *name)
 {

@@ -31,8 +31,8 @@ struct draft {
     int layer;                                  /* layer number in the name; -1 for an embedding, whose name has none */
     int position;                               /* position among the tensors of its layer file */
     /*
-     * [TP]: the tensor in each rank's layer file, NULL if the file does not have it; the array itself is NULL if no
-     * file has it
+     * [TP]: the tensor in each rank's layer file, or NULL if the file does not have it. The array is NULL if no file
+     * has the tensor.
      */
     const struct pt_tensor **bf16;
 };
@@ -47,8 +47,8 @@ static int cmp_layer_numbers(const void *a, const void *b)
 }
 
 /*
- * Return the layer number of the tied embedding, whose name has none: the number of the lowest layer file, or 1 if
- * that file is missing.
+ * Return the layer number of the tied embedding, whose name has no number. It is the number of the lowest layer file,
+ * or 1 if that file is missing.
  */
 static int embedding_layer(const struct ds *d)
 {
@@ -63,8 +63,8 @@ static int embedding_layer(const struct ds *d)
 }
 
 /*
- * Write to out[] the layer numbers that the parameter names of the stages imply, ascending. The tied embedding's layer
- * comes first. Returns how many they are.
+ * Write the layer numbers that follow from the stages' parameter names to out[], in ascending order. The tied
+ * embedding's layer comes first. Returns how many numbers were written.
  */
 static int expected_layers(const struct ds *d, int *out)
 {
@@ -379,7 +379,7 @@ static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 }
 
 /*
- * Return a tensor of this parameter's weights. If all of them are lost, return a tensor of any parameter. NULL if
+ * Return a tensor of this parameter's weights. If all of these are lost, return a tensor of any parameter, or NULL if
  * there is none.
  */
 static const struct pt_tensor *some_weights(const struct ds *d, const struct draft *dr)

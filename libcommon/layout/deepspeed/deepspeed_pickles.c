@@ -88,8 +88,8 @@ struct pk *ds_pickles_mp(const struct source *s, struct arena *a)
 /* ---- the optimizer ---- */
 
 /*
- * Returns the settings of a group of torch's AdamW, which the original trainer uses without apex. The values are set
- * at each save.
+ * Returns the settings of a group of torch's AdamW. The original trainer uses torch's AdamW if apex is missing. The
+ * values are set at each save.
  */
 static struct pk *make_adamw_settings(struct arena *a)
 {

@@ -223,8 +223,8 @@ static int sync_files(const struct sink *k, struct err *e)
 }
 
 /*
- * Send the CRC parts of every storage that this process has written to. The last line of the text marks it as
- * complete.
+ * Send the CRC parts of every storage to which this process has written. The last line of the text shows that the text
+ * is complete.
  */
 static int post_crc_sums(const struct share_saving *w, struct plan *plan, struct err *e)
 {

@@ -386,7 +386,7 @@ static void add_group_slice(const struct ds_target *t, struct ds_group *g, const
 
 /*
  * Fill the groups of one stage. The last group has the parameters without weight decay. If there are three groups, the
- * others are split by number of parameters into two halves.
+ * parameters with weight decay are split by their number into two halves.
  */
 static void fill_stage_groups(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
 {
@@ -442,8 +442,8 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
 }
 
 /*
- * Apply the rule to the source's own stages and groups, and return -1 with *e set if the result differs from its
- * files.
+ * Apply the layout rule to the source's own stages and groups. Returns -1 with *e set if the result differs from the
+ * source's files.
  */
 static int check_layout_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
@@ -535,8 +535,8 @@ static void resolve_weights_dtype(struct ds_target *t, const struct ds_request *
 }
 
 /*
- * Find the number of GPUs per node from the source's (rank, local_rank) pairs: 8 if all pairs agree with 8 GPUs, 0 if
- * rank and local_rank are always equal, otherwise the first difference between the two.
+ * Find the number of GPUs per node from the source's (rank, local_rank) pairs. It is 8 if all pairs agree with 8 GPUs,
+ * and 0 if rank and local_rank are always equal. Otherwise it is the first difference between the two.
  */
 static void infer_gpus_per_node(struct ds_target *t)
 {

@@ -155,8 +155,8 @@ static struct pk *made_group(const struct ds_target *t, int g)
 }
 
 /*
- * Return the step counter that belongs to the target's iteration. DeepSpeed before 0.13.2 began with an empty step, so
- * its counter is one larger than the iteration.
+ * Return the step counter that corresponds to the target's iteration. DeepSpeed before 0.13.2 began with an empty step,
+ * so its counter is one larger than the iteration.
  */
 static int64_t likely_step(const struct ds_target *t)
 {
