@@ -388,8 +388,8 @@ static int change_rounded(struct edit *x, const struct tmap *copy, const struct 
 }
 
 /*
- * Change p->copy, a second copy of the fp32 master weights: in a ZeRO checkpoint with fp32 weights, the weights; in a
- * universal form, the weights that were copied from the original checkpoint.
+ * Change p->copy, which is a second copy of the fp32 master weights. In a ZeRO checkpoint with fp32 weights, it is the
+ * weights. In a universal form, it is the weights that were copied from the original checkpoint.
  */
 static int change_copy(struct edit *x, const struct param *p, const struct edit_from *from, struct err *e)
 {

@@ -230,8 +230,8 @@ static void write_json(struct edit *x, struct edit_file *f, const json_t *was, c
 }
 
 /*
- * Keep the index entries of tensors that the source could not read. These tensors stay in their files. *total is
- * reduced to the number of their bytes.
+ * Keep the index entries of tensors that the source could not read, because these tensors stay in their files. *total
+ * is reduced to the number of bytes of these tensors.
  */
 static void keep_unknown(const struct edit *x, json_t *map, json_t *was, json_int_t *total)
 {

@@ -18,7 +18,10 @@ struct source *edit_source_copy(struct edit *x);
  */
 typedef void edit_tree_fn(void *ctx, struct arena *a, struct pk *root);
 void edit_source_change_trees(struct edit *x, struct source *s, edit_tree_fn *change, void *ctx);
-/* Set the maps, shape and name of parameter i to those of t. States whose map does not change keep their digests. */
+/*
+ * Set the maps, the shape and the name of parameter i to those of t. A state keeps its digest if its map does not
+ * change.
+ */
 void edit_source_set(struct source *s, int i, const struct edit_new *t);
 /* Replace the parameters of `to`, a copy of the source, with the entries of the list. */
 void edit_source_list(struct edit *x, struct source *to, const struct edit_states *list);

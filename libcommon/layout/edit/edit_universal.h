@@ -14,7 +14,7 @@
 
 /*
  * A list of tensors, and the source from which they are written. If `listed` is true, the source's parameters are the
- * entries of the list, in the same order. Otherwise they are those of the original source.
+ * entries of the list, in the same order. Otherwise they are the parameters of the original source.
  */
 struct edit_placing {
     const struct edit_states *list;

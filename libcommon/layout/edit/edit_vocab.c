@@ -71,8 +71,9 @@ static int holder_of(const struct source *s, int i)
 }
 
 /*
- * Find the tensors with one row per token: embedding, head, and tensors with any name that share their bytes. Returns
- * an array with one element for each tensor of the list, which the caller frees, or NULL with ERR_USAGE.
+ * Find the tensors with one row per token. These are the embedding, the head, and all tensors that share their bytes
+ * with one of the two. Returns an array with one element per tensor of the list, which the caller frees. Returns NULL
+ * with ERR_USAGE if there is none, or if one of them has another shape.
  */
 static bool *find_rows(const struct source *s, const struct edit_states *to, int64_t was, struct err *e)
 {

@@ -20,8 +20,8 @@ struct files;
 struct safetensors_tensor;
 
 /*
- * The tensors that an adapter may have for a module. For an embedding these are EMBED_A [r, V] and EMBED_B [H, r]
- * instead of A and B.
+ * The tensors that an adapter may have for a module. For an embedding, EMBED_A [r, V] and EMBED_B [H, r] replace A and
+ * B.
  */
 enum adapter_part {
     ADAPTER_A, ADAPTER_B, ADAPTER_B_BIAS, ADAPTER_EMBED_A, ADAPTER_EMBED_B,

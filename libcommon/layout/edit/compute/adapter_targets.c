@@ -23,8 +23,8 @@
 /* ---- names of the base ---- */
 
 /*
- * Returns the parameter that holds the values of p: the first name of a tied weight if p is its second name, otherwise
- * p.
+ * Returns the parameter that holds the values of p. If p is the second name of a tied weight, this is the first name,
+ * otherwise p.
  */
 static struct param *holder_of(const struct source *s, struct param *p)
 {

@@ -11,7 +11,9 @@
 
 #include "libcommon/layout/edit/edit.h"
 
-/* One checkpoint. Its contribution is: sum = keep * sum + add * value, where sum is 0 before the first checkpoint. */
+/*
+ * One checkpoint. It is added to the mix by: sum = keep * sum + add * value. The sum is 0 before the first checkpoint.
+ */
 struct edit_mix_part {
     struct source *s;           /* the first part is the edited checkpoint */
     double keep, add;

@@ -97,7 +97,7 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
 }
 
 /*
- * Returns -1 with ERR_USAGE if some weights have a type that cannot be converted, because the result would then have
+ * Returns -1 with ERR_USAGE if some weights cannot be converted because of their type. Otherwise the result would have
  * weights of two types.
  */
 static int check_castable(const struct source *s, enum dtype to, struct err *e)

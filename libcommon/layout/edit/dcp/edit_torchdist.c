@@ -55,8 +55,8 @@ static const char *layers_prefix(struct arena *a, const char *name)
 }
 
 /*
- * Set the number of layers under a key, or under a prefix of keys, to at least `least`. Returns the index of the number
- * in w->depth.
+ * Raise the number of layers under a key, or under a prefix of keys, to `least` if it is smaller. Returns the index of
+ * this number in w->depth.
  */
 static int raise_layer_count(struct relisting *w, const char *key, int least)
 {

@@ -16,8 +16,8 @@ void edit_relist_depths(struct relisting *w);
 MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
 /*
- * ---- functions that change the arguments and settings in common.pt; they do nothing for other layouts, or if there
- * are none ----
+ * ---- functions that change the arguments and settings in common.pt; they do nothing if there are none, or for other
+ * layouts ----
  */
 
 /*
