@@ -329,8 +329,8 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
 }
 
 /*
- * From the layer numbers in the parameter names, find the lowest and the highest number of a block, and that of the
- * final LayerNorm.
+ * Find the lowest and the highest number of a block, and the number of the final LayerNorm, from the layer numbers in
+ * the parameter names.
  */
 static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
 {
