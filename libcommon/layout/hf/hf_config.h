@@ -16,7 +16,8 @@ struct report;
 struct source;
 enum { HF_BOS, HF_EOS, HF_PAD, HF_UNK, HF_TOKENS };
 /*
- * Name of an argument that the import adds to the training arguments: a list of the four token ids, HF_BOS to HF_UNK.
+ * Name of an argument that the import adds to the training arguments. Its value is a list of the four token ids, HF_BOS
+ * to HF_UNK.
  */
 #define HF_TOKENS_ARG "hf_token_ids"
 
@@ -58,8 +59,8 @@ const char *hf_dtype_word(enum dtype t);
 char *hf_json_text(const json_t *v);
 
 /*
- * Returns the path of the config.json file that the value `path` of an option --config means. If `path` is a folder,
- * this is the config.json in the folder, otherwise `path` itself. The caller frees the result.
+ * Returns the path of the config.json for `path`, the value of an option --config. If `path` is a folder, this is the
+ * config.json in the folder, otherwise `path` itself. The caller frees the result.
  */
 char *hf_config_file(const char *path);
 /*

@@ -90,8 +90,7 @@ static bool is_vocabulary_tensor(const char *name)
 }
 
 /*
- * Fill in *p from the stored tensor *t. Returns 1. If a source cannot hold the tensor, adds a finding "unread" and
- * returns 0.
+ * Set *p to the stored tensor *t. Returns 1. If a source cannot hold the tensor, adds a finding "unread" and returns 0.
  */
 static int fill_unchanged_param(struct source *s, struct param *p, const struct hf_stored *t,
                                 const struct source_opts *o, struct report *r)

@@ -296,8 +296,8 @@ static bool check_config_shape(const struct layers_check *c, const struct layer_
 }
 
 /*
- * Check a tensor that holds all experts of a layer: [experts, rows, columns], or [experts, columns, rows] where the
- * family's rule has the word `turned`; a bias is [experts, rows].
+ * Check a tensor that holds all experts of a layer. Its shape is [experts, rows, columns], or [experts, columns, rows]
+ * if the family's rule has the word `turned`. A bias is [experts, rows].
  */
 static void check_fused_shape(const struct layers_check *c, const struct family *f, int i)
 {

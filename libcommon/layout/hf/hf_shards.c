@@ -258,7 +258,7 @@ static int resolve_fused_head(struct fusion *x)
 
 /*
  * If the manifest has the CRC of a whole tensor, attach this CRC to the tensor's record. The CRC is then checked when
- * the record is read, no matter which parameter the tensor becomes a part of.
+ * the record is read, whichever parameter the tensor becomes a part of.
  */
 static void attach_manifest_crcs(const struct fusion *x)
 {

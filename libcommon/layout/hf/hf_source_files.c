@@ -16,8 +16,8 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 
 /*
- * FILES_MAX: maximum number of files that an index names. RUNS_MAX: maximum number of runs of all views that are not
- * contiguous; it limits their memory to 100 MB.
+ * FILES_MAX: maximum number of files in an index. RUNS_MAX: maximum total number of runs in views that are not
+ * contiguous. This limits the memory for runs to 100 MB.
  */
 enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };
 #define INDEX_MAX ((uint64_t)256 << 20)

@@ -290,7 +290,10 @@ static const char *tile_reason(const struct shard_reading *x, const struct shard
                      x->absent.len ? "; there is no file of shard " : "", x->absent.len ? x->absent.buf : "");
 }
 
-/* Compute the shape of the tensor that n pieces cover. Returns NULL, or the reason why they cannot form a tensor. */
+/*
+ * Compute the shape of the tensor that n pieces cover. Returns NULL on success, or the reason why the pieces cannot
+ * form a tensor.
+ */
 static const char *covered_shape(struct arena *a, const struct shard_piece *p, int n, int64_t *shape)
 {
     for (int d = 0; d < p->ndim; d++)
