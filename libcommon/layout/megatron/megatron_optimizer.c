@@ -298,8 +298,8 @@ static const char *refuse_other_states(const struct megatron *x, const struct pk
 }
 
 /*
- * Read the optimizer states of one weight from all tensor ranks, and store them in its parameter. Returns NULL, or the
- * reason if the ranks' states contradict each other or the weight.
+ * Read the optimizer states of one weight from all tensor ranks, and store them in its parameter. Returns NULL on
+ * success. If the states of the ranks contradict each other or the weight, returns the reason.
  */
 static const char *read_weight_states(const struct megatron *x, struct plain_rank *const *k, int g,
                                       const struct megatron_weight *w)
