@@ -726,8 +726,8 @@ static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 }
 
 /*
- * Compare two parameters by position in the model: the embedding first, then the layers by number, and natural order of
- * the names within a layer.
+ * Compare two parameters by position in the model: first the embedding, then the layers by number. Within a layer,
+ * names are in natural order.
  */
 static int param_cmp(const void *a, const void *b)
 {
