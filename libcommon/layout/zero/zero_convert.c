@@ -27,7 +27,7 @@ static const char *get_non_zero_option(const struct write_request *q)
 }
 
 /*
- * Check the template (--like). It is accepted only for a source of another layout, because a source of ZeRO already
+ * Check the template (--like). It is accepted only if the source has another layout, because a source of ZeRO already
  * contains everything that a template provides.
  */
 static int check_like(const struct source *s, const struct write_request *q, struct err *e)

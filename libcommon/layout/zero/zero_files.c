@@ -189,7 +189,7 @@ int zero_files_ranks(struct zero *z, struct err *e)
     if (!pk_as_int(pk_get(z->root, "dp_world_size"), &recorded) || recorded < 1)
         recorded = named ? named : 1;
     /*
-     * A number of ranks that is far larger than the number of files indicates damage. Refuse it, because the tables
+     * A number of ranks that is far larger than the number of files indicates damage. It is refused, because the tables
      * below are as large as the number of ranks.
      */
     if (recorded > DS_RANK_MAX || recorded > 4096 + 64 * (int64_t)z->n_files) {

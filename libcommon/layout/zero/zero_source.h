@@ -68,7 +68,7 @@ struct zero_run {
     enum dtype dtype;
 };
 /*
- * A tensor in the optimizer's state that is not one of Adam's moments, for example momentum_buffer of SGD and Muon, or
+ * A tensor in the optimizer's state that is not one of Adam's moments, such as the momentum_buffer of SGD and Muon, or
  * a quantized state.
  */
 struct zero_more {

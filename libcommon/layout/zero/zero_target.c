@@ -145,7 +145,7 @@ static void split_groups(struct zero_target *t, int world)
 }
 
 /*
- * Bring the groups from the order of the source's files to the order of the optimizer, and from there to the order of
+ * Change the order of the groups: first from that of the source's files to that of the optimizer, and then to that of
  * the target's files.
  */
 static int resolve_target_groups(struct zero_target *t, int stage, int world, struct err *e)

@@ -191,8 +191,8 @@ struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t)
 }
 
 /*
- * Remove from `v` the description of how tensor ranks split the parameters, because the source's tensor ranks have
- * been joined.
+ * Remove the description of how tensor ranks split the parameters from `v`, because the source's tensor ranks have been
+ * joined.
  */
 static struct pk *whole_model(const struct model_tree *k, const char *key, const struct pk *v)
 {
