@@ -18,8 +18,8 @@ void ds_tree_free(struct ds_tree *x)
 }
 
 /*
- * Return the name that torch gives to the top folder inside the archive: the file's name without its extension. The
- * caller frees it.
+ * Return the name that torch gives to the top folder inside the archive. It is the file's name without its extension.
+ * The caller frees it.
  */
 static char *prefix_of(const char *name)
 {

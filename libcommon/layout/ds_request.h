@@ -66,7 +66,8 @@ struct ds_request {
 
 /*
  * Returns the name of a given option that only 3D shards have a use for, such as "--stages", or NULL if there is none.
- * Degrees, --pad-vocab-size-to, --like and --drop-optimizer are not checked: their use depends on the layout.
+ * Degrees, --pad-vocab-size-to, --like and --drop-optimizer are not checked here, because their use depends on the
+ * layout.
  */
 const char *ds_request_option(const struct ds_request *d);
 

@@ -64,8 +64,8 @@ static int by_member_name(const void *a, const void *b)
 }
 
 /*
- * The folders above the current one, on the path from the tag folder. They are recorded because a symbolic link back
- * to one of them would cause endless recursion.
+ * The folders above the current one, up to the tag folder. They are recorded because a symbolic link back to one of
+ * these folders would cause endless recursion.
  */
 struct dir_chain {
     const struct dir_chain *up;
@@ -348,7 +348,7 @@ static char *latest_folder(const char *where, char *tag)
     return folder;
 }
 
-/* Returns the name of the folder whose step is in a file latest_train_state.pt of Megatron-Bridge, or NULL. */
+/* Returns the name of the folder for the step in a file latest_train_state.pt of Megatron-Bridge, or NULL. */
 static char *train_state_folder(struct files *f, int file, struct err *e)
 {
     int64_t step;

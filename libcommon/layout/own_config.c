@@ -88,7 +88,10 @@ static const char *bare_name(const struct source *s, const char *name)
     return name;
 }
 
-/* Returns true if all parameters are below the head: the model was saved by a class with a head, which is missing. */
+/*
+ * Returns true if all parameter names have the prefix of the base model. Then the model was saved by a class with a
+ * head, but the head is missing.
+ */
 static bool has_base_alone(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)

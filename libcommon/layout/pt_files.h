@@ -56,8 +56,8 @@ void pt_files_each(struct pt_files *o, const int *file, int n);
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 
 /*
- * Extents for lost bytes (source_opts.holes). For each lost file there is a record of a file without bytes, and the
- * extents are parts of this record. No two extents overlap.
+ * Extents for lost bytes (source_opts.holes). Each lost file has a record in a file without bytes. The extents are
+ * parts of this record and do not overlap.
  */
 struct pt_holes {
     int n, cap;
