@@ -626,6 +626,29 @@ static char *latest_follow(const char *dir, struct err *e)
     return last;
 }
 
+char *layout_latest_name(const char *dir, bool *points, struct err *e)
+{
+    char *last, *name = NULL;
+    struct stat st;
+
+    *points = names_latest(dir);
+    for (int i = 0; *points && i < N_LATEST; i++) {
+        char *where = path_join(dir, latest_names[i]);
+        const bool there = stat(where, &st) == 0;
+
+        if (there)
+            name = read_pointer(where, e);
+        free(where);
+        if (there)
+            return name;
+    }
+    last = find_nemo_last(dir);
+    if (last)
+        name = path_base(last);
+    free(last);
+    return name;
+}
+
 /*
  * Find the last number in a tag's name. Returns how many digits it has (0: there is none), and sets *at to its
  * position.
@@ -659,6 +682,11 @@ static bool is_trainer_step(const char *dir)
 
     free(name);
     return yes;
+}
+
+bool layout_is_step(const char *dir)
+{
+    return (is_tag_folder(dir) || is_trainer_step(dir)) && !names_latest(dir);
 }
 
 /*

@@ -30,6 +30,18 @@ MUST_CHECK struct source *source_open(const char *path, const struct source_opts
 MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
 
 /*
+ * Returns true if the folder is a step of a run by the names of its files: a tag of any layout, or a model folder
+ * called checkpoint-N. A folder with a pointer file is not one. The files are not opened.
+ */
+bool layout_is_step(const char *dir);
+/*
+ * Returns the name of the folder that the pointer file of the run in `dir` names, or, if there is none, the name of the
+ * folder *-last of NeMo. The folder need not exist. The caller frees the name. Returns NULL if there is none, with *e
+ * set if the pointer file cannot be read. *points is true if there is a pointer file.
+ */
+char *layout_latest_name(const char *dir, bool *points, struct err *e);
+
+/*
  * Returns the layout that the names of a folder's files belong to, or NULL if there is none. The files are not opened.
  */
 const struct layout *layout_of_folder(const char *dir);

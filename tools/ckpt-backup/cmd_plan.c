@@ -10,8 +10,9 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/write/replace.h"
+#include "tools/ckpt-backup/rules/step_name.h"
 #include "tools/ckpt-backup/step_references.h"
+#include "tools/ckpt-backup/step_removal.h"
 #include "tools/ckpt-backup/survey.h"
 
 /* ---- printing ---- */
@@ -63,8 +64,10 @@ static const char *loss_text(const struct due_action *a, enum remainder left)
 static void print_action(const struct backup *b, const struct survey *s, const struct due_action *a)
 {
     static const char *const verb[] = { "copy", "forget", "wait" };
-    char *tag = str_fmt("global_step%lld", (long long)a->step);
-    char *name = receipt_name(tag, a->verb == DUE_COPY || a->place != DUE_RUN ? a->form : FORM_WHOLE);
+    char *tag = survey_tag(s, a->step);
+    const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
+    char *name = rec && a->verb != DUE_COPY ? xstrdup(rec->name)
+                 : receipt_name(tag, a->verb == DUE_COPY || a->place != DUE_RUN ? a->form : FORM_WHOLE);
     const char *where = text_shown(survey_where(s, a->place));
     const enum remainder left = find_remainder(s, a->step);
 
@@ -74,9 +77,9 @@ static void print_action(const struct backup *b, const struct survey *s, const s
             "waits_for", a->verb == DUE_WAIT ? text_json(survey_where(s, a->for_place)) : json_null(),
             "left", a->verb == DUE_FORGET ? json_string(remainder_name[left]) : json_null()));
     else if (a->verb == DUE_COPY)
-        printf("copy    %s to %s (%s)\n", tag, where, receipt_form_name(a->form));
+        printf("copy    %s to %s (%s)\n", text_shown(tag), where, receipt_form_name(a->form));
     else if (a->verb == DUE_FORGET)
-        printf("forget  %s in %s%s\n", name, where, loss_text(a, left));
+        printf("forget  %s in %s%s\n", text_shown(name), where, loss_text(a, left));
     else
         printf("wait    %s in %s may be removed once %s holds %s, verified\n", name, where,
                text_shown(survey_where(s, a->for_place)), a->for_place == a->place ? "newer ones" : "it");
@@ -87,7 +90,7 @@ static void print_action(const struct backup *b, const struct survey *s, const s
 /* If the place has a file of this name without a receipt, warn that the copy will fail, and return true. */
 static bool warn_not_a_backup(const struct backup *b, const struct survey *s, const struct due_action *a)
 {
-    char *tag = str_fmt("global_step%lld", (long long)a->step), *name = receipt_name(tag, a->form);
+    char *tag = survey_tag(s, a->step), *name = receipt_name(tag, a->form);
     char *path = path_join(survey_where(s, a->place), name);
     struct stat st;
     const bool exists = !rules_is_remote(survey_where(s, a->place)) && lstat(path, &st) == 0;
@@ -131,13 +134,17 @@ static bool warn_occupied_name(const struct backup *b, const struct survey *s, c
 }
 
 /*
- * Warn if the file `latest` of the run does not name a step. A killed save may have left the file empty, or the run's
- * trainer may name its steps differently.
+ * Warn if no newest complete step is known. A killed save may have left the file `latest` empty, the run's trainer may
+ * name its steps differently, or may have no file that is written last.
  */
 static void warn_latest(const struct backup *b, const struct survey *s)
 {
-    if (s->latest < 0 && s->n_steps && s->rules.keep.given)
+    if (s->latest >= 0 || s->n_steps == 0 || !s->rules.keep.given)
+        return;
+    if (s->has_latest || step_name_is_global(s->tag[0]))
         cli_warn(&b->cli, "%s/latest does not name a step; no step in %s may be removed", s->run, s->run);
+    else
+        cli_warn(&b->cli, "%s: no pointer file names the newest complete step; no step in it may be removed", s->run);
 }
 
 /* Returns -1 with *e set if a step is to be removed from the run, and another checkpoint in the run needs its files. */
@@ -174,35 +181,6 @@ int cmd_plan(struct backup *b)
 }
 
 /* ---- removing ---- */
-
-/*
- * Remove the folder of a step from the run. Refuses if the folder contains anything that does not belong to a
- * checkpoint. The folder is renamed first, so that no program can load a checkpoint that is removed only in part.
- */
-static int remove_tag(const char *path, struct err *e)
-{
-    char *gone = str_fmt("%s.gone.part", path);
-    int rc = replace_check(path, REPLACE_OUT, e);
-
-    if (rc == 0 && rename(path, gone) < 0) {
-        err_sys(e, path, "cannot rename to %s", gone);
-        rc = -1;
-    }
-    if (rc == 0)
-        rc = dir_sync(path, e) < 0 ? -1 : replace_remove(gone, REPLACE_PART, e);
-    free(gone);
-    return rc;
-}
-
-/* Finish to remove the folders that a killed process had begun to remove. */
-static int sweep_run(const struct survey *s, struct err *e)
-{
-    int rc = 0;
-
-    for (int i = 0; i < s->n_gone && rc == 0; i++)
-        rc = replace_remove(s->gone[i], REPLACE_PART, e);
-    return rc;
-}
 
 /*
  * Read a backup again, and record the result in its receipt. Each backup is read at most once per process. Returns -1
@@ -272,6 +250,7 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
 {
     const struct place_receipts *l = &s->receipts[a->place];
     const int64_t last = s->rules.place[a->place].keep.last;
+    char *tag;
 
     for (int i = 0; i < l->n; i++)
         if (l->receipt[i]->step > a->step && receipt_is_sound(l->receipt[i]) &&
@@ -280,9 +259,10 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
             return -1;
     if (n_newer(s, a->place, a->step) >= last)
         return 0;
+    tag = survey_tag(s, a->step);
     err_data(e, s->place[a->place]->path, ERR_NO_BYTE,
-             "global_step%lld is not removed, because fewer than %lld newer backups are sound",
-             (long long)a->step, (long long)last);
+             "%s is not removed, because fewer than %lld newer backups are sound", tag, (long long)last);
+    free(tag);
     return -1;
 }
 
@@ -308,7 +288,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
     if (rc == 0 && !b->trust_receipts)
         rc = read_again(b, s, a, e);
     if (rc == 0 && a->place == DUE_RUN)
-        rc = survey_check_step(s, a->step, e) < 0 ? -1 : remove_tag(path, e);
+        rc = survey_check_step(s, a->step, e) < 0 ? -1 : step_remove(path, e);
     else if (rc == 0 && rec)
         rc = place_remove(s->place[a->place], rec, e);
     free(path);
@@ -321,7 +301,7 @@ static int forget_all(struct backup *b, struct survey *s, int *n_done)
     struct err e = {0};
     int rc = EXIT_OK;
 
-    if (b->apply && sweep_run(s, &e) < 0)
+    if (b->apply && step_sweep(s, &e) < 0)
         rc = cli_fail(&b->cli, &e);
     for (int i = 0; i < s->n_actions && !cli_stopped(); i++) {
         if (s->action[i].verb != DUE_FORGET)

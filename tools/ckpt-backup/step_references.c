@@ -93,8 +93,8 @@ static char *find_reference(const struct referred_step *t, const char *run, DIR 
 
 int step_check_unreferenced(const struct survey *s, int64_t step, struct err *e)
 {
-    char *path = survey_tag_path(s, step), *found = NULL;
-    struct referred_step t = { realpath(path, NULL), str_fmt("/global_step%lld/", (long long)step) };
+    char *path = survey_tag_path(s, step), *tag = survey_tag(s, step), *found = NULL;
+    struct referred_step t = { realpath(path, NULL), str_fmt("/%s/", tag) };
     DIR *dir = opendir(s->run);
     int rc = t.real && dir ? 0 : -1;
 
@@ -111,6 +111,7 @@ int step_check_unreferenced(const struct survey *s, int64_t step, struct err *e)
     free(t.real);
     free(t.in_index);
     free(found);
+    free(tag);
     free(path);
     return rc;
 }

@@ -11,12 +11,27 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/file_ids.h"
+#include "tools/ckpt-backup/rules/step_name.h"
+#include "tools/ckpt-backup/run_steps.h"
 
-#define GONE ".gone.part"
+char *survey_tag(const struct survey *s, int64_t step)
+{
+    for (int i = 0; i < s->n_steps; i++)
+        if (s->step[i] == step)
+            return xstrdup(s->tag[i]);
+    for (int p = 0; s->receipts && p < s->rules.n_places; p++)
+        for (int i = 0; i < s->receipts[p].n; i++)
+            if (s->receipts[p].receipt[i]->step == step)
+                return xstrdup(s->receipts[p].receipt[i]->tag);
+    return str_fmt("global_step%lld", (long long)step);
+}
 
 char *survey_tag_path(const struct survey *s, int64_t step)
 {
-    return str_fmt("%s/global_step%lld", s->run, (long long)step);
+    char *tag = survey_tag(s, step), *path = path_join(s->run, tag);
+
+    free(tag);
+    return path;
 }
 
 const char *survey_where(const struct survey *s, int place)
@@ -24,44 +39,32 @@ const char *survey_where(const struct survey *s, int place)
     return place == DUE_RUN ? s->run : s->rules.place[place].path;
 }
 
-static int by_step_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
-/*
- * Returns true if `name` is the name of a step's folder. Only the spelling that survey_tag_path() makes is accepted,
- * because global_step01 would be the same step as global_step1.
- */
-static bool is_survey_tag(const struct survey *s, const char *name)
-{
-    int64_t step = receipt_step(name);
-    char *path = survey_tag_path(s, step), *base = path_base(path);
-    struct stat st;
-    bool yes = step >= 0 && strcmp(base, name) == 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-
-    free(path);
-    free(base);
-    return yes;
-}
-
 /* Record the path of a folder such as "global_step1000.gone.part", which a killed process had begun to remove. */
 static void add_gone(struct survey *s, const char *name)
 {
-    char *tag = str_fmt("%.*s", (int)(strlen(name) - strlen(GONE)), name);
+    char *tag = str_fmt("%.*s", (int)(strlen(name) - strlen(STEP_GONE)), name);
 
-    if (receipt_step(tag) >= 0) {
+    if (step_name_number(tag) >= 0) {
         ARRAY_ROOM(s->gone, s->cap_gone, s->n_gone + 1);
         s->gone[s->n_gone++] = path_join(s->run, name);
     }
     free(tag);
 }
 
-static int list_run(struct survey *s, struct err *e)
+static bool has_entry_named(const char *folder, const char *name)
+{
+    char *path = path_join(folder, name);
+    const bool yes = access(path, F_OK) == 0;
+
+    free(path);
+    return yes;
+}
+
+/* Find the folders that a killed process had begun to remove, and the steps. */
+static int list_run(struct survey *s, const struct backup *b, struct err *e)
 {
     DIR *d = opendir(s->run);
+    struct run_steps l = {0};
     struct dirent *ent;
 
     if (!d) {
@@ -69,16 +72,29 @@ static int list_run(struct survey *s, struct err *e)
         return -1;
     }
     while ((ent = readdir(d)) != NULL)
-        if (str_ends(ent->d_name, GONE)) {
+        if (str_ends(ent->d_name, STEP_GONE))
             add_gone(s, ent->d_name);
-        } else if (is_survey_tag(s, ent->d_name)) {
-            ARRAY_ROOM(s->step, s->cap_steps, s->n_steps + 1);
-            s->step[s->n_steps++] = receipt_step(ent->d_name);
-        }
+        else
+            run_steps_add(&l, s->run, ent->d_name);
     closedir(d);
-    if (s->n_steps)
-        qsort(s->step, (size_t)s->n_steps, sizeof *s->step, by_step_number);
-    s->latest = content_latest(s->run);
+    s->has_latest = has_entry_named(s->run, "latest");
+    s->series = content_latest_tag(s->run);
+    s->latest = s->series ? step_name_number(s->series) : -1;
+    if (run_steps_choose(&l, s->run, &s->series, e) < 0) {
+        run_steps_free(&l);
+        return -1;
+    }
+    for (int i = 0; i < l.n_ignored; i++)
+        cli_warn(&b->cli, "%s/%s: is neither copied nor removed, because another folder has the same step", s->run,
+                 l.ignored[i]);
+    s->step = xcalloc((size_t)l.n + 1, sizeof *s->step);
+    s->tag = xcalloc((size_t)l.n + 1, sizeof *s->tag);
+    for (int i = 0; i < l.n; i++) {
+        s->step[i] = step_name_number(l.name[i]);
+        s->tag[i] = xstrdup(l.name[i]);
+    }
+    s->n_steps = l.n;
+    run_steps_free(&l);
     return 0;
 }
 
@@ -192,8 +208,11 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
     int rc = latest < 0 || latest == step ? -1 : 0;
 
     if (rc < 0)
-        err_data(e, path, ERR_NO_BYTE, latest < 0 ? "not removed, because the file 'latest' names no step"
-                                                  : "not removed, because the file 'latest' names it now");
+        err_data(e, path, ERR_NO_BYTE, latest < 0 && s->has_latest ?
+                                           "not removed, because the file 'latest' names no step"
+                                       : latest < 0 ? "not removed, because no newer step is known to be complete"
+                                       : s->has_latest ? "not removed, because the file 'latest' names it now"
+                                       : "not removed, because it is the newest step that is known to be complete now");
     for (int p = 0; p < s->rules.n_places && rc == 0; p++)
         for (int i = 0; i < s->held[p].n_held && rc == 0; i++) {
             const struct due_held *h = &s->held[p].held[i];
@@ -215,8 +234,8 @@ static void report_shared(const struct survey *s, int place, const struct receip
     char *path = path_join(s->place[place]->path, rec->name);
 
     report_add(r, SEV_ERROR, "same_inode", path, ERR_NO_BYTE, NULL,
-               "has the same inodes as global_step%lld in %s, so it is not a copy; move it to another folder and copy "
-               "again", (long long)rec->step, survey_where(s, with));
+               "has the same inodes as %s in %s, so it is not a copy; move it to another folder and copy "
+               "again", rec->tag, survey_where(s, with));
     free(path);
 }
 
@@ -243,6 +262,21 @@ static void collect_held_backups(struct survey *s, int i, struct report *r)
     s->held[i] = (struct due_place){ .known = true, .held = held, .n_held = n };
 }
 
+/*
+ * Backups whose names differ from those of the run's steps in more than the number belong to another run. They get no
+ * step, so that nothing is copied or removed because of them. If the run has no steps, the first backup decides.
+ */
+static void ignore_other_series(struct survey *s, const struct place_receipts *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->receipt[i]->step >= 0 && (!s->series || step_name_number(s->series) < 0)) {
+            free(s->series);
+            s->series = xstrdup(l->receipt[i]->tag);
+        } else if (l->receipt[i]->step >= 0 && !step_name_same_series(s->series, l->receipt[i]->tag)) {
+            l->receipt[i]->step = -1;
+        }
+}
+
 static int inspect_backup_place(struct survey *s, struct backup *b, int i, bool lock, struct report *r, struct err *e)
 {
     struct place_opts o = backup_place_opts(b);
@@ -250,7 +284,10 @@ static int inspect_backup_place(struct survey *s, struct backup *b, int i, bool 
 
     if (place_check_made(path, e) < 0 || check_apart(s, i, e) < 0 || !(s->place[i] = place_open(path, &o, false, e)))
         return -1;
-    return lock && place_lock(s->place[i], e) < 0 ? -1 : place_list(s->place[i], &s->receipts[i], r, e);
+    if ((lock && place_lock(s->place[i], e) < 0) || place_list(s->place[i], &s->receipts[i], r, e) < 0)
+        return -1;
+    ignore_other_series(s, &s->receipts[i]);
+    return 0;
 }
 
 static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
@@ -285,8 +322,9 @@ static int check_is_run(const struct survey *s, struct err *e)
         n_backups += s->receipts[p].n;
     if (s->n_steps || s->n_gone || s->latest >= 0 || n_backups || s->incomplete)
         return 0;
-    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup of one; "
-                                     "give the folder of train's option --save");
+    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN, iter_N, checkpoint-N, step-N or "
+                                     "NAME-step=N), and no place has a backup of one; give the folder in which the "
+                                     "trainer saves its steps");
     return -1;
 }
 
@@ -295,7 +333,7 @@ int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e)
     struct due_state st;
 
     *s = (struct survey){ .run = b->arg[0] };
-    if (rules_read(&s->rules, b->rules, e) < 0 || list_run(s, e) < 0) {
+    if (rules_read(&s->rules, b->rules, e) < 0 || list_run(s, b, e) < 0) {
         survey_close(s);
         return -1;
     }
@@ -325,6 +363,10 @@ void survey_close(struct survey *s)
     free(s->action);
     for (int i = 0; i < s->n_gone; i++)
         free(s->gone[i]);
+    for (int i = 0; i < s->n_steps; i++)
+        free(s->tag[i]);
+    free(s->tag);
+    free(s->series);
     free(s->gone);
     free(s->step);
     rules_free(&s->rules);
@@ -337,11 +379,16 @@ void survey_warn_newer(const struct survey *s, const struct backup *b)
 
     while (n < s->n_steps && s->latest >= 0 && s->step[s->n_steps - 1 - n] > s->latest)
         n++;
-    if (n)
-        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which the file 'latest' names, up to "
-                          "global_step%lld: they are copied if complete, and not removed",
-                 s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
-                 (long long)s->step[s->n_steps - 1]);
+    if (n) {
+        char *latest = survey_tag(s, s->latest);
+
+        cli_warn(&b->cli, "%s: %d step%s newer than %s, which %s, up to %s: they are copied if complete, and not "
+                          "removed",
+                 s->run, n, n == 1 ? " is" : "s are", latest,
+                 s->has_latest ? "the file 'latest' names" : "is the newest that is known to be complete",
+                 s->tag[s->n_steps - 1]);
+        free(latest);
+    }
 }
 
 const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form)

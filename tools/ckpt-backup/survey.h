@@ -5,14 +5,19 @@
 #include "tools/ckpt-backup/backup.h"
 #include "tools/ckpt-backup/rules/due.h"
 
+#define STEP_GONE ".gone.part"   /* the end of the name of a step that is being removed */
+
 struct survey {
     const char *run;
     struct rules rules;
     int64_t *step;              /* steps in the run's folder, ascending */
-    int n_steps, cap_steps;
+    char **tag;                 /* [n_steps]: the names of their folders */
+    int n_steps;
+    char *series;               /* the name of one step of the run; NULL if the run has no steps and no pointer file */
     char **gone;                /* paths of the folders that a killed process had begun to remove */
     int n_gone, cap_gone;
-    int64_t latest;
+    bool has_latest;            /* the run has a file `latest` */
+    int64_t latest;             /* number of the newest complete step (content_latest_tag()), or -1 */
     struct place **place;       /* [rules.n_places]; NULL if the place cannot be reached */
     struct place_receipts *receipts;
     struct due_place *held;
@@ -38,6 +43,11 @@ void survey_warn_newer(const struct survey *s, const struct backup *b);
  * longer has a copy of it.
  */
 MUST_CHECK int survey_check_step(const struct survey *s, int64_t step, struct err *e);
+/*
+ * Return the name of the step's folder: in the run, or else in a place, or else global_stepN. The caller
+ * frees it.
+ */
+char *survey_tag(const struct survey *s, int64_t step);
 /* Return the path of the step's folder in the run. The caller frees it. */
 char *survey_tag_path(const struct survey *s, int64_t step);
 /* Return the path of the place, or, if `place` is DUE_RUN, of the run's folder. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
@@ -15,6 +16,7 @@
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-backup/place/receipt.h"
+#include "tools/ckpt-backup/rules/step_name.h"
 
 enum { DEPTH_MAX = 8, FILES_MAX = 1 << 20 };
 
@@ -107,20 +109,95 @@ static int by_content_file_name(const void *a, const void *b)
 
 /* ---- checks that the checkpoint is complete ---- */
 
-int64_t content_latest(const char *run_folder)
+/* Return the text of the file `latest` up to the first white space, or NULL. The caller frees it. */
+static char *read_latest_file(const char *folder)
 {
-    char *path = path_join(run_folder, "latest"), *text;
+    char *path = path_join(folder, "latest"), *text;
     struct err ignored = {0};
-    int64_t step = -1;
     uint64_t size;
 
     text = file_slurp(path, 4096, &size, &ignored);
-    if (text && strlen(text) == size) {
-        text[strcspn(text, " \t\r\n")] = '\0';
-        step = receipt_step(text);
+    if (text && strlen(text) != size) {
+        free(text);
+        text = NULL;
     }
-    free(text);
+    if (text)
+        text[strcspn(text, " \t\r\n")] = '\0';
     free(path);
+    return text;
+}
+
+int64_t content_named_latest(const char *place_folder)
+{
+    char *tag = read_latest_file(place_folder);
+    const int64_t step = tag ? step_name_number(tag) : -1;
+
+    free(tag);
+    return step;
+}
+
+/*
+ * Returns true if the folder of the run is a step without a pointer file, and has a file that its trainer writes last.
+ * DeepSpeed and Megatron write a pointer file: without it, none of their steps is known to be complete.
+ */
+static bool is_saved_step(const char *run_folder, const char *name)
+{
+    char *folder = path_join(run_folder, name), *trainer = path_join(folder, "trainer_state.json");
+    char *metadata = path_join(folder, ".metadata");
+    const bool yes = step_name_number(name) >= 0 && !step_name_is_global(name) && !str_starts(name, "iter_") &&
+                     (access(trainer, F_OK) == 0 || access(metadata, F_OK) == 0) && layout_is_step(folder);
+
+    free(metadata);
+    free(trainer);
+    free(folder);
+    return yes;
+}
+
+/*
+ * Return the name of the newest step with a file that its trainer writes last. The caller frees it. Returns NULL if
+ * there is none, or if such steps have names of several kinds.
+ */
+static char *find_saved_step(const char *run_folder)
+{
+    DIR *d = opendir(run_folder);
+    char *newest = NULL;
+    bool same = true;
+    struct dirent *ent;
+
+    while (d && same && (ent = readdir(d)) != NULL) {
+        if (!is_saved_step(run_folder, ent->d_name))
+            continue;
+        same = !newest || step_name_same_series(newest, ent->d_name);
+        if (!newest || step_name_number(ent->d_name) > step_name_number(newest)) {
+            free(newest);
+            newest = xstrdup(ent->d_name);
+        }
+    }
+    if (d)
+        closedir(d);
+    if (same)
+        return newest;
+    free(newest);
+    return NULL;
+}
+
+char *content_latest_tag(const char *run_folder)
+{
+    char *tag = read_latest_file(run_folder);
+    struct err ignored = {0};
+    bool points = tag != NULL;
+
+    if (!tag)
+        tag = layout_latest_name(run_folder, &points, &ignored);
+    return tag || points ? tag : find_saved_step(run_folder);
+}
+
+int64_t content_latest(const char *run_folder)
+{
+    char *tag = content_latest_tag(run_folder);
+    const int64_t step = tag ? step_name_number(tag) : -1;
+
+    free(tag);
     return step;
 }
 
@@ -130,11 +207,13 @@ int64_t content_latest(const char *run_folder)
  */
 static bool is_newer_than_latest(const struct content *c)
 {
-    char *run = path_parent(c->path);
-    int64_t latest = content_latest(run);
+    char *run = path_parent(c->path), *latest = c->step >= 0 ? content_latest_tag(run) : NULL;
+    const bool yes = latest && step_name_number(latest) >= 0 && step_name_same_series(latest, c->tag) &&
+                     c->step > step_name_number(latest);
 
+    free(latest);
     free(run);
-    return c->step >= 0 && latest >= 0 && c->step > latest;
+    return yes;
 }
 
 int content_finished(const struct content *c, const struct receipt *rec, struct err *e)
@@ -213,7 +292,7 @@ int content_list(struct content *c, const char *tag_folder, struct err *e)
     struct listing l = { .c = c };
 
     *c = (struct content){ .path = xstrdup(tag_folder), .tag = path_base(tag_folder) };
-    c->step = receipt_step(c->tag);
+    c->step = step_name_number(c->tag);
     if (list_below(&l, "", 0, e) < 0) {
         content_free(c);
         return -1;
@@ -283,6 +362,8 @@ static int list_any_folder(struct content *c, const char *path, struct err *e)
     else
         rc = content_list(c, folder, e);
     free(folder);
+    if (rc == 0 && !step_name_is_global(c->tag))
+        c->step = -1;
     if (rc == 0 && c->n_files == 0) {
         err_usage(e, "%s: holds no files, so there is nothing to copy", path);
         content_free(c);

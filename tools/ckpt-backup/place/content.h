@@ -59,7 +59,16 @@ MUST_CHECK int content_unchanged(const struct content *c, struct err *e);
  */
 struct receipt;
 MUST_CHECK int content_finished(const struct content *c, const struct receipt *rec, struct err *e);
-/* Return the step that the file `latest` in the run's folder names, or -1 if there is none. */
+/*
+ * Return the name of the newest step of a run that is known to be complete: the one that the file `latest` or another
+ * pointer file names, or the folder *-last of NeMo. In a run without any, whose trainer writes none, it is the newest
+ * folder with a file that is written last: trainer_state.json of Transformers, or .metadata of torch.distributed.
+ * Returns NULL if there is none. The caller frees it. The folder need not exist.
+ */
+char *content_latest_tag(const char *run_folder);
+/* Return the number of the step that content_latest_tag() returns, or -1. */
 int64_t content_latest(const char *run_folder);
+/* Return the step that the file `latest` in a place names, or -1 if there is none. */
+int64_t content_named_latest(const char *place_folder);
 
 #endif

@@ -186,7 +186,7 @@ static int advance_local_latest(const struct place *p, const struct receipt *rec
     int rc;
 
     if (rec->form != FORM_WHOLE || rec->step < 0 || !receipt_is_sound(rec) ||
-        content_latest(p->path) >= rec->step)
+        content_named_latest(p->path) >= rec->step)
         return 0;
     path = path_join(p->path, "latest");
     text = str_fmt("%s\n", rec->tag);

@@ -12,9 +12,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
+#include "tools/ckpt-backup/rules/step_name.h"
 
 #define FORMAT "shardkit-backup"
-#define TAG_PREFIX "global_step"
 #define HEX "_hex"
 
 static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed", "any" };
@@ -52,15 +52,6 @@ char *receipt_name(const char *tag, enum backup_form form)
     static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack", "" };
 
     return str_fmt("%s%s", tag, suffix[form]);
-}
-
-int64_t receipt_step(const char *tag)
-{
-    const char *digits = str_starts(tag, TAG_PREFIX) ? tag + strlen(TAG_PREFIX) : "";
-    int64_t step;
-
-    /* parse_int() would accept "1_000", but that is the name of another folder. */
-    return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
 static int by_receipt_file_name(const void *a, const void *b)
@@ -273,6 +264,8 @@ static bool parse_receipt_object(const json_t *o, struct receipt *r)
         (receipt_is_file(r->form) && !parse_receipt_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
+    if (r->step < 0 && r->form != FORM_ANY)             /* older versions recorded only the step of global_stepN */
+        r->step = step_name_number(r->tag);
     /* Older versions of this program wrote only "sound". */
     r->intact = json_is_true(json_object_get(o, json_object_get(o, "intact") ? "intact" : "sound"));
     r->checked = json_is_true(json_object_get(o, "checked"));

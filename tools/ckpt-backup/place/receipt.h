@@ -65,8 +65,6 @@ const char *receipt_state(const struct receipt *r, const char *damaged);
 /* Return the size of the checkpoint in bytes, before packing. The member size_bytes is the size in the place. */
 uint64_t receipt_raw_bytes(const struct receipt *r);
 char *receipt_name(const char *tag, enum backup_form form);      /* caller frees */
-/* Return the step number, e.g. 1000 for "global_step1000", or -1 for any other name. */
-int64_t receipt_step(const char *tag);
 
 /* Return the entry of the file `name` in the receipt, or NULL if there is none. */
 const struct receipt_file *receipt_find(const struct receipt *r, const char *name);
