@@ -82,7 +82,7 @@ static void read_group_option(struct gathering *d, const struct dcp_entry *en, s
     if (!source_find(d->s, en->name, &hit) || !hit.value)
         return;
     if (hit.value->map)
-        /* The optimizer stores a setting as a tensor if, for example, the step is captured in a CUDA graph. */
+        /* The optimizer stores a setting as a tensor, for example, if the step is captured in a CUDA graph. */
         v = dtype_is_float(hit.value->map->dtype) && read_number(d->s, hit.value->map, d->n->holes, r, &number)
           ? pk_float(d->a, number) : NULL;
     else if (hit.value->tree && !hit.value->pt)
@@ -102,7 +102,7 @@ static void read_group_option(struct gathering *d, const struct dcp_entry *en, s
 
 /* ---- groups ---- */
 
-/* Returns the name that the source gives to the parameter v of a group's list, which may be a name or a number. */
+/* Returns the name that the source gives to the parameter v in a group's list. v may be a name or a number. */
 static const char *listed_name(const struct gathering *d, const struct pk *v)
 {
     const char *name = pk_as_str(v);

@@ -52,7 +52,7 @@ struct info_row {
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;
-    bool planned, by_plan;      /* a rank's plan lists the item; the item is in a file of such a rank */
+    bool planned, by_plan;      /* a rank's plan lists the item, and the item is in a file of such a rank */
 };
 
 struct dcp_reader {
@@ -411,7 +411,7 @@ static void report_unused_items(const struct dcp_reader *rd)
 
 /* ---- entries ---- */
 
-/* Returns the dtype of a TensorProperties object, which is the first item of the tuple as which it is pickled. */
+/* Returns the dtype of a TensorProperties object. The object is pickled as a tuple, and the dtype is its first item. */
 static const struct pk *properties_dtype(const struct pk *properties)
 {
     uint32_t n = 0;

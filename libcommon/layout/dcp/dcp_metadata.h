@@ -67,7 +67,7 @@ struct dcp_entry {
     enum dtype dtype;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    int n_chunks;               /* number of chunks of a tensor; of a value 1, or 0 if its location is unknown */
+    int n_chunks;               /* number of chunks of a tensor; for a value 1, or 0 if its place is unknown */
     struct dcp_chunk *chunk;
     int n_path;                 /* number of keys that are joined in `name`; 0 if the keys are not recorded */
     const char **path;          /* [n_path] the keys; a list index is written in decimal */

@@ -65,7 +65,7 @@ static int copy_source_table(struct dcp_target *t, struct err *e)
 
 /* ---- target for other layouts ---- */
 
-/* Add an entry with these keys. path[index] is an index of a list; `index` is -1 if no key is one. */
+/* Add an entry with these keys. path[index] is an index of a list. `index` is -1 if no key is an index of a list. */
 static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
 {
     struct dcp_entry *en;
@@ -124,7 +124,7 @@ static void add_model_weights_entry(struct dcp_target *t, const struct param *p)
     shape_entry(t, part->map, p->ndim, p->shape);
 }
 
-/* Returns a map of the step that all parameters share. Its bytes are a record in memory. */
+/* Returns a map of the step that all parameters share. The bytes of the map are a record in memory. */
 static struct tmap *step_map(const struct source *s, struct arena *a)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);

@@ -270,7 +270,7 @@ static void compare_step_with_iteration(const struct source *s, struct report *r
                    "saves, or the optimizer started at another step", (long long)iteration, (long long)step);
 }
 
-/* Append the settings of the groups in an optimizer's dict to the groups of the source. */
+/* Append the settings of the groups in an optimizer's dict to the source's groups. */
 static void add_torchdist_settings(struct source *s, const struct pk *optimizer, struct optim_groups *groups)
 {
     const struct pk *inner = pk_get(optimizer, "optimizer");

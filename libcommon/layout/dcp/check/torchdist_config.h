@@ -12,7 +12,7 @@
 
 struct source;
 
-/* A file of YAML, the name of the section whose keys are read, and the text before the names of tensors. */
+/* A YAML file, the name of the section that is read, and the text before the names of tensors. */
 struct torchdist_config {
     int file;                   /* number in s->files */
     const char *section;        /* such as "model" */

@@ -14,7 +14,7 @@ static struct tmap *cut_master(struct arena *a, const struct tmap *m, uint64_t a
     return tmap_parts(a, (const struct tmap_part[]){ { m, at, len }, { m, at + len, 0 } }, 2);
 }
 
-/* Returns true if the master has the type and the shape of the fp32 weights, which may be a stack of layers. */
+/* Returns true if the master has the type and the shape of the fp32 weights. Both may be a stack of layers. */
 static bool is_same_form(const struct source_value *master, const struct tmap *weights, int ndim, const int64_t *shape)
 {
     return weights && weights->dtype == DTYPE_F32 && master->map->dtype == DTYPE_F32 &&

@@ -492,7 +492,7 @@ static void check_experts(const struct modules *m)
 /* The objects of one module: their number, and the total that each object states. */
 struct module_objects {
     const char *module;
-    int first, n, n_dims;               /* `first` is the entry of the first object, n the number of objects */
+    int first, n, n_dims;               /* `first` is the entry of the first object; n is the number of objects */
     int64_t of[MAX_PLACE];
     bool reported;
 };
