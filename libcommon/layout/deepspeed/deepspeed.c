@@ -98,7 +98,7 @@ static const struct source_file *lost_first(struct ds *d, struct err *e)
     return f;
 }
 
-/* Read the mp_rank files. A summary needs one rank of each stage; every other use needs all ranks. */
+/* Read the mp_rank files. A summary needs only one rank of each stage. Everything else needs all ranks. */
 static int ds_read_stage_files(struct ds *d, struct err *e)
 {
     int n = d->topo.tp * d->topo.pp, *file = xmalloc((size_t)n * sizeof *file);

@@ -232,7 +232,7 @@ struct pt *ds_lost_config(struct ds *d, struct err *e);
 void ds_find_stages(struct ds *d);
 /* Make replacements for lost mp_rank files. d->ref must be set. Returns -1 with *e set on error. */
 MUST_CHECK int ds_stand_in(struct ds *d, struct err *e);
-/* For shards and layer files with a damaged container, find the records that can still be read. */
+/* Find the records that can still be read in shards and layer files whose container is damaged. */
 void ds_recover(struct ds *d);
 /* Return an extent that stands for `len` lost bytes of the file `name`. */
 struct extent ds_hole(struct ds *d, const char *name, uint64_t len);

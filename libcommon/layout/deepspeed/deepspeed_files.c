@@ -206,7 +206,7 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 
     if (refuse_content(d, first, e) < 0)
         return -1;
-    /* Use the recorded degrees, unless args and DeepSpeed's own counts contradict each other. */
+    /* Use the recorded degrees, except if args and DeepSpeed's own counts contradict each other. */
     if (saved.tp && saved.mp && saved.mp % saved.tp == 0 && (!saved.pp || saved.pp * saved.tp == saved.mp)) {
         g.tp = saved.tp;
         g.mp = saved.mp;

@@ -83,7 +83,7 @@ static int gcd_slice_counts(int a, int b)
     return b ? gcd_slice_counts(b, a % b) : a;
 }
 
-/* Return the number of slices of equal width that each row of a row-parallel map consists of, 1 for other maps. */
+/* Return the number of slices of equal width in each row of a row-parallel map. For other maps, return 1. */
 static int slices_of(const struct tmap *m)
 {
     if (m->op != TMAP_INTERLEAVE)

@@ -124,7 +124,7 @@ static int by_marked_text(const void *a, const void *b)
     return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
 }
 
-/* Sorts the n entries of v by text. Returns the text that most of them have. */
+/* Sorts the n entries of v by text. Returns the most frequent text. */
 static const char *most_common(struct marked *v, int n)
 {
     const char *best = NULL;

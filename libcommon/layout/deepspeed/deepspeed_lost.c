@@ -1040,7 +1040,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
     return put_stand_in(d, mp, like, e);
 }
 
-/* Report the counters that the replacements have from the other tag's file `tag`. */
+/* Report the counters that the replacements take from the other tag's file `tag`. */
 static void report_counters(struct ds *d, const struct pt *tag)
 {
     const struct pk *root = pt_root(tag), *args = pk_get(root, "args");

@@ -321,7 +321,7 @@ static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state
     return true;
 }
 
-/* Describe tensor rank tp's slice of a state as the parts that the data-parallel ranks hold. */
+/* Describe tensor rank tp's slice of a state as parts, one for each data-parallel rank that holds some of it. */
 static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int state, struct tmap_slice *out)
 {
     const struct ds_slice *s = en->slice;

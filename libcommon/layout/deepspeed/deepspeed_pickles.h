@@ -21,7 +21,7 @@ struct ds_new_run {
     struct pk *args;            /* the arguments, a Namespace */
     int64_t vocab, tokens;      /* rows of the vocabulary with padding (V) and without (V0) */
 };
-/* Returns the tree of an mp_rank file of iteration 0. args and param_shapes become parts of it. */
+/* Returns the tree of an mp_rank file of iteration 0. args and param_shapes become parts of the tree. */
 struct pk *ds_pickles_mp_root(struct arena *a, const struct ds_new_run *f, struct pk *param_shapes);
 /* Returns the tree of an mp_rank file for the source of a new run (ds_shape_is_of_groups()). */
 struct pk *ds_pickles_mp(const struct source *s, struct arena *a);

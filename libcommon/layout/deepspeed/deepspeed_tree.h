@@ -24,7 +24,7 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step);
 MUST_CHECK struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct pt **tensors,
                                  struct err *e);
 
-/* Set dict[key] to the integer v if the key exists. For keys that only some versions write. */
+/* Set dict[key] to the integer v if the key exists. This is for keys that only some versions write. */
 void ds_tree_renew_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 /* Returns true if `key` occurs only in the elastic form, which stores states and step counter differently. */
 bool ds_tree_is_elastic(const char *key);

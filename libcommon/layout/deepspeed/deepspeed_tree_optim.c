@@ -84,7 +84,7 @@ static int check_optimizer(const struct source *s, struct err *e)
                                        "directly; convert with ds2universal first, then reshape the result");
         return -1;
     }
-    /* A universal form may have no param_groups; they are then made up. */
+    /* A universal form may lack param_groups, which are then made up. */
     if (!(universal && !item) && (universal ? n != 2 && n != 3 : (int)n != r->n_groups)) {
         err_data(e, path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, r->n_groups);
         return -1;
