@@ -339,7 +339,7 @@ static int begin_edit_folder(void *ctx, const struct source *s, const struct sin
 
 /* ---- the tensors of the result ---- */
 
-/* List the model's buffers. An edit does not change them, so they keep their digests. */
+/* List the model's buffers. These keep their digests, because an edit does not change buffers. */
 static int add_buffers(const struct source *s, struct folder_tensor *t)
 {
     int n = 0;

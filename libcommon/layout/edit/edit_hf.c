@@ -214,7 +214,7 @@ json_t *edit_hf_config(struct edit *x, struct err *e)
     return read_folder_json(x, "config.json", &ignored, e);
 }
 
-/* Replace the contents of the file f, which are `was`, with the JSON `o`, if the two differ. */
+/* Replace the contents of the file f, which are `was`, by the JSON `o`. Does nothing if the two are equal. */
 static void write_json(struct edit *x, struct edit_file *f, const json_t *was, const json_t *o)
 {
     struct edit_made *made;

@@ -45,7 +45,7 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     const json_t *v;
     int64_t n;
 
-    /* Other layouts have no config.json: use the number of rows of the first embedding or head. */
+    /* Layouts without config.json use the number of rows of the first embedding or head. */
     for (int i = 0; !source_is_model_alone(s) && i < to->n; i++)
         if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];

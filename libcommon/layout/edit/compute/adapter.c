@@ -37,7 +37,7 @@ static const struct adapter_all *all_of(const struct adapter *a)
 
 /* ---- the configuration ---- */
 
-/* Keys of the configuration that change how the weights are computed, if they are set. They are not supported. */
+/* Keys of the configuration that change how the weights are computed. They are not supported if they are set. */
 static const char *const other_methods[] = {
     "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config",
     "use_kasa", "kasa_config", "layer_replication", "lora_ga_config",

@@ -25,7 +25,7 @@ struct safetensors_tensor;
  */
 enum adapter_part {
     ADAPTER_A, ADAPTER_B, ADAPTER_B_BIAS, ADAPTER_EMBED_A, ADAPTER_EMBED_B,
-    ADAPTER_MAGNITUDE,                  /* DoRA only: norms of the rows that the merged weight must have, [out] */
+    ADAPTER_MAGNITUDE,                  /* DoRA only: the norms that the rows of the merged weight must have, [out] */
     ADAPTER_PARTS,
 };
 struct adapter_module {

@@ -358,7 +358,7 @@ static bool has_factors_of(const struct targets *t, const char *entry)
     return found;
 }
 
-/* Check that the adapter has factors for each entry of target_parameters. */
+/* Check that the adapter has factors for every entry of target_parameters. */
 static int check_parameters_found(const struct targets *t, struct err *e)
 {
     const json_t *list = json_object_get(t->config, "target_parameters"), *one;
@@ -421,7 +421,7 @@ static bool is_inside(const char *name, const char *tail)
     return false;
 }
 
-/* Check that the adapter has the parameter if modules_to_save names its module. */
+/* Check that the adapter has the parameter if modules_to_save contains the parameter's module. */
 static int check_saved(const struct targets *t, const char *name, struct err *e)
 {
     const json_t *list = json_object_get(t->config, "modules_to_save"), *one;

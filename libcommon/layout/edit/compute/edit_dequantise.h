@@ -20,7 +20,7 @@ struct edit_dequantise;
  */
 MUST_CHECK struct edit_dequantise *edit_dequantise_open(struct edit *x, enum dtype to, struct err *e);
 void edit_dequantise_free(struct edit_dequantise *d);   /* d may be NULL */
-/* Returns the size of the spool that edit_dequantise_apply() needs, in bytes. */
+/* Returns the size in bytes of the spool file that edit_dequantise_apply() needs. */
 uint64_t edit_dequantise_bytes(const struct edit_dequantise *d);
 
 struct edit_dequantise_opts {

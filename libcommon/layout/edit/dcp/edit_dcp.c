@@ -153,7 +153,7 @@ static bool is_cores_optimizer(const struct source *s, const char *name)
     return !s->layout->value_entries && (str_starts(name, "optimizer.") || strstr(name, ".optimizer."));
 }
 
-/* FSDP2's optimizer entries are below "state" and "param_groups", those of Megatron-core below "optimizer". */
+/* The optimizer's entries are below "state" and "param_groups" in FSDP2, and below "optimizer" in Megatron-core. */
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
 {
     return !x->s->layout->value_entries ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
