@@ -107,7 +107,7 @@ static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, s
     return 0;
 }
 
-/* Make one group of all weights, for a run without ZeRO, whose files list no groups. */
+/* Make one group of all weights. This is for a run without ZeRO, whose files list no groups. */
 static void all_in_one(const struct source *s, struct arena *a, struct zero_shape *out)
 {
     struct zero_group *g = arena_alloc(a, sizeof *g);
