@@ -279,7 +279,7 @@ static struct pk ***list_rank_pairs(const struct fsdp *x, uint32_t *n)
     return pair;
 }
 
-/* Read the model. Returns the parameters that the optimizer numbers, in the arena. */
+/* Read the model. Returns the parameters that the optimizer numbers. They are allocated in the arena. */
 static struct fsdp_numbered read_model(struct fsdp *x)
 {
     struct source *s = x->s;
