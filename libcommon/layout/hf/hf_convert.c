@@ -298,7 +298,7 @@ struct hf_target *hf_target_of(const struct layout_target *t)
     return ((const struct hf_export *)t->of)->t;
 }
 
-/* If the source has a config.json and the user has not given one, use the one of the source. */
+/* If the source has a config.json and the user has not given one, use the source's. */
 static int use_own_config(struct hf_describing *d, struct err *e)
 {
     if (!d->config)

@@ -244,7 +244,7 @@ static void mark_shared_storages(struct source *s)
     free(t);
 }
 
-/* Warn if the folder has no checksums. A .bin file has checksums, because it is a zip archive. */
+/* Warn if the folder has no checksums. A .bin file has checksums because it is a zip archive. */
 static void report_missing_checksums(const struct source *s, struct report *r)
 {
     if (source_file(s, MANIFEST_NAME))

@@ -381,7 +381,7 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
         return -1;
     if (from->ndim != row->ndim)
         return refuse_gpt_param(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
-    /* Without fp32 master weights, the weights are used in their place, widened to fp32. */
+    /* if there are no fp32 master weights, use the weights instead, widened to fp32 */
     if (!to->state[STATE_FP32])
         to->state[STATE_FP32] = to->state[STATE_BF16];
     *transposed = other && hf_is_transposed(c->arch, row);

@@ -357,7 +357,7 @@ static void check_fused_pair(const struct layers_check *c, const struct param *p
     }
 }
 
-/* Returns true if a parameter of this rule belongs to the layer. */
+/* Returns true if the layer contains a parameter of this rule. */
 static bool is_in_layer(const struct layers_check *c, const struct family_rule *r, int layer)
 {
     return c->has_layer[layer] && (c->has_experts[layer] ? !r->dense : !r->moe);
@@ -391,7 +391,9 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
-/* Returns the rules of the model's family, or NULL if its model_type has no rules or the model is quantized. */
+/*
+ * Returns the rules of the model's family. Returns NULL if the model_type has no rules, or if the model is quantized.
+ */
 static struct family *open_family_of(const json_t *config)
 {
     const char *model_type = json_string_value(json_object_get(config, "model_type"));

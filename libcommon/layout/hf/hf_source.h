@@ -27,7 +27,7 @@ struct hf_source_opts {
     bool dtype_given;
     enum dtype dtype;           /* type of the weights: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
     int64_t repeat_to;          /* number of rows that the embedding gets by repeating its last row; 0 adds no rows */
-    /* Folder of the spool file. NULL for a dry run: no file is created, and the transposed matrices read as zeros. */
+    /* Folder of the spool file. NULL means a dry run: no file is created, and the transposed matrices read as zeros. */
     const char *spool_dir;
     /*
      * The folder as source_open() opened it, if its layout is another form of a model folder (hfstorage). NULL

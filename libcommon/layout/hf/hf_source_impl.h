@@ -93,7 +93,7 @@ struct tmap *hf_stored_map(struct source *s, const struct hf_stored *t);
  * have at least one row. At most HF_ROWS_MORE rows may be appended.
  */
 struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t rows);
-/* Limit for appended rows. Padding has some thousand rows, and each appended row needs an extent. */
+/* Limit for appended rows. Padding usually has a few thousand rows, and each appended row needs an extent. */
 enum { HF_ROWS_MORE = 1 << 22 };
 /* Returns 1 if two tensors have the same bytes, 0 if not, or -1 if one cannot be read. CRCs are not checked. */
 MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);

@@ -41,7 +41,7 @@ struct hf_request {
     const struct hf_tokenizer *tokenizer;       /* tokenizer files to copy, or NULL; must outlive the target */
 };
 
-/* The options of an export. describe_as_hf() (layout_write.h) makes the request from them and from the source. */
+/* The options of an export. describe_as_hf() (layout_write.h) makes the request from these options and the source. */
 struct hf_options {
     struct hf_request q;                /* members `format` to `verify`, and `override`, as the user gave these */
     int arch;                           /* an enum hf_arch; -1 if the user did not give one */
@@ -84,7 +84,7 @@ struct hf_file {
     int first, n;                       /* first piece in hf_target.piece, and number of pieces */
 };
 
-/* Another form of a model folder, which holds the same tensors in other safetensors files. */
+/* Another form of a model folder. It holds the same tensors, but in other safetensors files. */
 struct hf_form {
     const char *name;                   /* name of the layout, for the manifest */
     /* Returns the pairs of a file's metadata other than "format", and sets *n to their number. */
