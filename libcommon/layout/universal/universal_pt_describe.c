@@ -224,7 +224,7 @@ static int write_steps(const struct source *s, const char *dir, struct err *e)
     uint64_t size;
     int rc = 0;
 
-    /* ZeRO-3 needs no step.pt: its loader reads the counter from optimizer_state.pt. */
+    /* ZeRO-3 needs no step.pt, because its loader reads the counter from optimizer_state.pt. */
     if (s->zero_stage == 3)
         return 0;
     universal_step(s, &bytes, &size);

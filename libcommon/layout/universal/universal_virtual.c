@@ -256,7 +256,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     return 0;
 }
 
-/* Call fn for all i < n on many threads. Returns -1 with the first error if any call fails. */
+/* Call fn for all i < n on many threads. Returns -1 with the first error if a call fails. */
 static int each_parallel(struct sink *k, int n, int (*fn)(struct sink *k, int i, struct err *e), struct err *e)
 {
     int rc = 0;
