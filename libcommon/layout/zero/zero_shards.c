@@ -234,7 +234,7 @@ static void check_count(const struct zero_shard *k)
     uint32_t n = 0;
     struct pk **item = pk_items(v, &n);
 
-    /* ZeRO-3 writes a single number, the other stages write one per group. */
+    /* ZeRO-3 writes a single number; the other stages write one number per group. */
     for (uint32_t g = 0; v && g < (item ? n : 1); g++) {
         int64_t count = -1;
 

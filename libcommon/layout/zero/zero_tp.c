@@ -74,7 +74,7 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     return (int)merge;
 }
 
-/* If a family has rules for all names, store it in j->family. Its rules are compared with the patterns. */
+/* If a family has rules for all names, store it in j->family, so that its rules can be compared with the patterns. */
 static void find_family_to_compare(struct joining *j, const char *const *name, int n)
 {
     const char *lacking = "";
