@@ -34,7 +34,7 @@ int core_layer_of(const char *name)
     return n > 0 && n < 7 && digits[n] == '.' ? atoi(digits) : -1;
 }
 
-/* Returns the number of an argument, or -1 if it is missing, None or no number. */
+/* Returns the number that is the value of an argument, or -1 if the argument is missing, None or not a number. */
 static int64_t claimed_number(const struct core_claims *c, const char *key)
 {
     return pk_int_or(pk_get(c->args, key), -1);
@@ -50,7 +50,7 @@ static bool has_tensor(const struct core_claims *c, const char *name)
     return source_param(c->s, name) != NULL;
 }
 
-/* Returns the first parameter of a decoder layer whose name in its layer is `in_layer`, or NULL. */
+/* Returns the first parameter whose name within a decoder layer is `in_layer`, or NULL. */
 static const struct param *param_in_layers(const struct core_claims *c, const char *in_layer)
 {
     for (int i = 0; i < c->s->n_params; i++) {

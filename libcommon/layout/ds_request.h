@@ -22,7 +22,7 @@ enum ds_numbering {
      * Megatron-DeepSpeed since 2022-07: the first block is layer 3; one number is left out before the final LayerNorm
      */
     NUMBERING_NEW,
-    NUMBERING_OLD,              /* Megatron-DeepSpeed before 2022-07: the same, but two numbers are left out */
+    NUMBERING_OLD,              /* Megatron-DeepSpeed before 2022-07: as above, but two numbers are left out */
     NUMBERING_MSMD,             /* Microsoft's fork: the first block is layer 2; no number is left out */
 };
 

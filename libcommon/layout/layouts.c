@@ -595,7 +595,7 @@ static char *read_pointer(const char *where, struct err *e)
     return tag;
 }
 
-/* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */
+/* Follow the pointer file of a folder. Returns the path of the tag folder, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
     char *last;

@@ -22,7 +22,7 @@ struct pk *tree_find(const struct pk *v, const char *path, const struct pk **par
 struct pk *tree_read(struct arena *a, const char *text, const struct pk *was, bool any_type);
 /* Returns a description of the values that can replace `was`, such as "a whole number" or "true or false". */
 const char *tree_type_words(const struct pk *was);
-/* Replace the value at the path below `root`. Does nothing if there is no value at that path. */
+/* Replace the value at the path below `root`. Does nothing if that path has no value. */
 void tree_put(struct arena *a, struct pk *root, const char *path, struct pk *value);
 
 #endif
