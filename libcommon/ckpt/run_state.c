@@ -607,6 +607,28 @@ static int64_t find_tag_step(const struct source *s)
 }
 
 /*
+ * Returns the step in a name such as "gpt--step=9-consumed_samples=80.0-last", which NeMo and Lightning give, or -1.
+ * The step is that of the run, or its number from 0.
+ */
+static int64_t find_named_step(const char *tag)
+{
+    static const char key[] = "step=";
+    const char *at = tag ? strstr(tag, key) : NULL;
+    char digits[20];
+    int64_t step;
+    size_t n;
+
+    while (at && at > tag && at[-1] != '-')
+        at = strstr(at + 1, key);
+    n = at ? strspn(at + strlen(key), "0123456789") : 0;
+    if (n == 0 || n >= sizeof digits)
+        return -1;
+    memcpy(digits, at + strlen(key), n);
+    digits[n] = '\0';
+    return parse_int(digits, 0, INT64_MAX - 1, &step) < 0 ? -1 : step;
+}
+
+/*
  * Compare the optimizer's step with the number of the engine's steps that were not skipped. In some releases the
  * optimizer's step is larger by one. For ZeRO's files this comparison was made when they were opened.
  */
@@ -656,7 +678,7 @@ static void check_samples(const struct source *s, struct report *r)
 static void check_counters(const struct source *s, struct report *r)
 {
     const struct pk *root = s->run.values_pt ? pt_root(s->run.values_pt) : NULL;
-    const int64_t named = find_tag_step(s);
+    const int64_t named = find_tag_step(s), other = find_named_step(s->tag);
     int64_t iteration, steps;
 
     if (pk_as_int(pk_get(root, "iteration"), &iteration) && pk_as_int(pk_get(root, "global_steps"), &steps) &&
@@ -670,6 +692,10 @@ static void check_counters(const struct source *s, struct report *r)
                    "records step %lld, but its name has step %lld; rename it, or set the counters with ckpt-edit retag "
                    "--step N",
                    (long long)s->run.iteration, (long long)named);
+    else if (other >= 0 && s->run.iteration >= 0 && other != s->run.iteration && other + 1 != s->run.iteration)
+        report_add(r, SEV_WARNING, "counters", s->path, ERR_NO_BYTE, NULL,
+                   "records step %lld, but its name has step %lld; rename it, or use the folder that has this name",
+                   (long long)s->run.iteration, (long long)other);
     check_optimizer_step(s, root, r);
     check_samples(s, r);
 }

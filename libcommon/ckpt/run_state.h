@@ -115,9 +115,10 @@ void run_state_check_counter(const char *path, const char *name, const struct pk
 void run_state_check_counters(const struct source *s, struct report *r);
 /*
  * Compare facts that one save states twice. Adds a warning "counters" in each of these cases: iteration differs from
- * global_steps, or from the step in the folder's name; the optimizer's step differs from that of the engine; the
- * samples and tokens in the arguments differ from those of the engine or of the schedule. Adds a warning "precision" if
- * the flags bf16 and fp16 of the arguments contradict each other, params_dtype or the type of all weights.
+ * global_steps, or from the step in the folder's name (names of NeMo and Lightning have this step, or one less); the
+ * optimizer's step differs from that of the engine; the samples and tokens in the arguments differ from those of the
+ * engine or of the schedule. Adds a warning "precision" if the flags bf16 and fp16 of the arguments contradict each
+ * other, params_dtype or the type of all weights.
  */
 void run_state_check_claims(const struct source *s, struct report *r);
 

@@ -243,6 +243,9 @@ static void read_train_state(struct source *s, int file, bool holes, struct repo
                    (long long)step, (long long)s->run.iteration);
     else
         s->run.iteration = step;
+    if (samples < 0)
+        report_add(r, SEV_WARNING, "counters", files_name(s->files, file), ERR_NO_BYTE, NULL,
+                   "has no number of consumed samples, a tensor 'consumed_train_samples' of int64 that is 0 or more");
     if (samples >= 0 && s->run.consumed_samples < 0)
         s->run.consumed_samples = samples;
     else if (samples >= 0 && samples != s->run.consumed_samples)
