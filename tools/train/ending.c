@@ -21,7 +21,7 @@
 #include "tools/train/run/setup.h"
 #include "tools/train/trace/trace.h"
 
-/* Set if this process wrote the final report or the final status. Only then it syncs the file to disk. */
+/* True if this process has written the final report or the final status. Only then it must sync this file to disk. */
 static atomic_bool wrote_report, wrote_status;
 
 static void print_failure(const struct err *e) { cli_printf(stderr, "%s: %s\n", cli_typed_name("train"), e->msg); }

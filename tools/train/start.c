@@ -59,8 +59,8 @@ static void print_refusal(int rank, const struct err *why)
 /*
  * Exchange which ranks have refused their options. Every rank must call this before any other exchange. `own` is the
  * error of this rank, or NULL. Returns 0 if no rank has refused its options. Otherwise returns the exit status, and the
- * job must end; each rank whose error differs from those of all lower ranks has then been reported. Returns -1 if the
- * ranks cannot communicate.
+ * job must end. Each distinct error has then been reported, by the lowest rank that has it. Returns -1 if the ranks
+ * cannot communicate.
  */
 static int share_refusal(struct comm_world *w, const struct err *own, struct err *e)
 {

@@ -43,7 +43,7 @@ struct checkpoint_from {
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
     bool force;                 /* --force, with --universal-checkpoint: use it although `latest` is newer */
     const char *model;          /* --model: prefix of the names that selects one of several models; or NULL */
-    bool accept_mismatch;       /* report files that belong to different saves or ranks only as a warning */
+    bool accept_mismatch;       /* files of different saves or ranks only cause a warning; false: an error */
     int64_t heads;              /* --num-attention-heads, for files that do not contain the number; 0: not given */
     int threads;                /* number of threads for opening files; 0 = 16 */
 };
@@ -104,16 +104,17 @@ struct checkpoint_info {
 
 struct checkpoint;
 /*
- * Open a checkpoint. Returns 1 and sets *c. Returns 0 with *c = NULL if there is no checkpoint, because the folder or
- * its file `latest` is missing. Training then begins from scratch, and a warning about this is added to `notes`. If
- * there is a checkpoint, the function never returns 0, but -1 with
- *   ERR_DATA   `latest` names a folder that is missing; there are checkpoint folders (tags) but no
- *              `latest`; the checkpoint is damaged, incomplete, or of a kind that the trainer
- *              cannot continue (another family, MoE, GLU, rotary positions); or
- *              --universal-checkpoint is given, and latest_universal is missing, or older than
- *              `latest` and force is not set
- *   ERR_SYS    it cannot be read
- * Every error message states what to do. Only tables are read.
+ * Open a checkpoint. Only its tables are read. Returns 1 and sets *c if there is a checkpoint.
+ * Returns 0 and sets *c to NULL if there is none: the folder is missing, or it has neither a file `latest` nor any
+ * checkpoint. Training then begins from scratch, and a warning about this is added to `notes`.
+ * Returns -1 on error; every message states what to do:
+ *   ERR_DATA   `latest` names a folder that is missing;
+ *              there are checkpoint folders (tags), but no `latest`;
+ *              the checkpoint is damaged, incomplete, or of a kind that the trainer cannot continue (another family,
+ *              MoE, GLU, rotary positions);
+ *              --universal-checkpoint is given, but latest_universal is missing; or
+ *              --universal-checkpoint is given and force is not set, but latest_universal is older than `latest`
+ *   ERR_SYS    the checkpoint cannot be read
  */
 MUST_CHECK int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **c, struct report *notes,
                                struct err *e);
@@ -124,13 +125,14 @@ void checkpoint_close(struct checkpoint *c);            /* NULL is allowed */
  */
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
 /*
- * Copy the name of the checkpoint that the file DIR/latest names to `tag`. `tag` becomes "" if the file is missing,
- * cannot be read, or contains a text that cannot be the name of a folder in DIR.
+ * Copy the checkpoint's name in the file DIR/latest to `tag`. `tag` becomes "" if the file is missing or cannot be
+ * read, or if its text cannot be the name of a folder in DIR.
  */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
 /*
- * Set `latest` in the folder to the checkpoint `tag` and return 1 if its save was interrupted after it had renamed the
- * checkpoint and before it set `latest`. Otherwise returns 0 and changes nothing. The caller holds the folder's lock.
+ * Complete a save that was interrupted between the rename of the checkpoint `tag` and the update of `latest`: set
+ * `latest` in the folder to `tag`, and return 1. If there is no such save, change nothing and return 0. The caller must
+ * hold the folder's lock.
  */
 MUST_CHECK int checkpoint_complete_publish(const char *dir, const char *tag, struct err *e);
 /* Returns what is known about the checkpoint. The result belongs to the checkpoint. */
@@ -188,19 +190,20 @@ struct checkpoint_loaded {
  * on the last stage gets the values of the first stage. (The two are equal unless the checkpoint is damaged, in which
  * case there is a warning.) The untrained position table of the last stage gets its own values if the checkpoint has
  * them; otherwise it gets the first stage's values, with moments 0.
- * The weights (T) are loaded
- *   from a sharded checkpoint  from the layer files, as in the reference, if these have type T
- *                              and all copies of the parameter in them are equal
- *   otherwise                  by rounding the loaded master weights (because universal
- *                              checkpoints have no other weights, the type differs, or copies
- *                              were combined by the policy)
+ *
+ * The weights (T) of a sharded checkpoint are read from its layer files, as in the reference, if these have type T and
+ * all copies of the parameter in them are equal. Otherwise the loaded master weights are rounded to T. This is the case
+ * if the checkpoint is universal (it has no other weights), if the type differs, or if copies were combined by the
+ * policy.
+ *
  * If V is larger than in the checkpoint, new rows are zero in all states, and a warning is added that the loss will
  * change. If V is smaller, rows are dropped; a V below V0 is refused. A model of another shape is refused with
  * ERR_USAGE, which names the first parameter that differs. The CRC of a record is checked if the record is read
- * completely, or nearly so. With `dp`, a record counts as read completely if all ranks together have read it. With
- * `dp`, a result of 0 means only that this rank did its part. If another rank failed, the contents of the buffers are
- * undefined on this rank as well, so the caller must combine the results of all ranks. Returns -1 with ERR_DATA,
- * ERR_SYS, ERR_USAGE or ERR_STOP. The contents of the buffers are then undefined.
+ * completely, or nearly so. With `dp`, a record counts as read completely if all ranks together have read it.
+ *
+ * Returns -1 with ERR_DATA, ERR_SYS, ERR_USAGE or ERR_STOP. The contents of the buffers are then undefined. With `dp`,
+ * a result of 0 means only that this rank did its part. If another rank failed, the buffers of this rank are undefined
+ * as well, so the caller must combine the results of all ranks.
  */
 MUST_CHECK int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
                                const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e);
@@ -223,13 +226,17 @@ struct checkpoint_value {
     const char *const *strs;    /* for STRS: a list of n_strs strings */
     int n_strs;
     const struct pk *pk;        /* for PK: any tree without tensors */
-    /* If the arguments of the loaded checkpoint have a value of this name, it is kept, and this one is not used. */
+    /*
+     * The saved arguments of the loaded checkpoint take precedence: this value is used only if they have no value of
+     * this name.
+     */
     bool weak;
 };
 /*
- * Returns true if the saved arguments have a different value under the name of *v. `was` then receives the saved value
- * as one line of JSON, and `is` the value of *v. Returns false if the values are equal, or if the arguments have none
- * of this name. None, False and an empty list count as equal, and so do 1 and 1.0.
+ * Compare the value *v with the saved argument of the same name. Returns true if there is such an argument and its
+ * value is different; `was` then receives the saved value as one line of JSON, and `is` the value of *v. Returns false
+ * if the values are equal, or if there is no such argument. None, False and an empty list count as equal, and so do 1
+ * and 1.0.
  */
 bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value *v, struct strbuf *was,
                             struct strbuf *is);
@@ -249,12 +256,12 @@ struct checkpoint_saver_opts {
     const struct dev_ops *dev;
     struct dev_stream *stream;
     struct writer *writer;
-    struct comm *world, *tp;    /* the job's ranks, in the order of topo_rank(), and this rank's tensor group */
+    struct comm *world, *tp;    /* world: all ranks in the order of topo_rank(); tp: this rank's tensor group */
     /* the same on all ranks and different for every job; part of the names of unfinished folders */
     uint64_t job_id;
     /*
-     * The loaded checkpoint, from which random states, unknown keys, arguments, numbering and the form of the optimizer
-     * are carried over. NULL: training begins from scratch.
+     * The loaded checkpoint. Random states, unknown keys, arguments, numbering and the form of the optimizer are
+     * carried over from this checkpoint. NULL: training begins from scratch.
      */
     const struct checkpoint *from;
     /* Create the random states from the seed instead of carrying them over (--no-load-rng, --finetune). */
@@ -272,14 +279,14 @@ struct checkpoint_saver_opts {
     int threads;                /* number of the writer's threads; 0 = 1 */
     /*
      * The maximum amount of host memory for the snapshot of the state. 0: as much as the whole state needs, which is
-     * checkpoint_snapshot_bytes(). If there is less memory, the state passes through it piece by piece, and the
-     * optimizer waits for the disk.
+     * checkpoint_snapshot_bytes(). With less memory, the state is copied in pieces, and the optimizer waits for the
+     * disk.
      */
     uint64_t memory_bytes;
     /*
-     * The maximum amount of device memory, allocated once, for data that has not been copied to the host when the
-     * optimizer is about to overwrite it. The data is copied to this memory, so that the optimizer can continue. 0: the
-     * optimizer waits.
+     * The maximum amount of device memory for setting data aside; it is allocated once. Data that the optimizer is
+     * about to overwrite, and that has not been copied to the host, is first copied to this memory, so that the
+     * optimizer can continue. 0: the optimizer waits.
      */
     uint64_t aside_bytes;
     /*
@@ -297,8 +304,8 @@ struct checkpoint_now {
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
     int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
     /*
-     * The value of gigaflos_no_embeds of the first stage. If the loaded checkpoint has a different value for another
-     * stage, as the reference counts it, the ratio of the two values is preserved.
+     * The value of gigaflos_no_embeds of the first stage. The reference counts a value of its own for each stage. If
+     * these values differ in the loaded checkpoint, the ratio of each stage's value to the first stage's is preserved.
      */
     double gigaflos;
     struct checkpoint_schedule schedule;
@@ -350,19 +357,21 @@ struct checkpoint_saved {
 /*
  * Start a save. The previous save must have ended: call checkpoint_save_wait() first. All ranks must call this
  * function. It checks that replicated parameters have the same bits on all tensor ranks, starts the writer, and begins
- * to copy the state as it is after all work queued in the saver's stream. Training may continue at once. But it must
- * call checkpoint_save_release() for a bucket of the stage before it overwrites the master weights, the moments or this
- * rank's part of the weights of this bucket. The writer checks every value that it writes: a NaN or an infinity fails
- * the save, and `latest` is not changed. An existing checkpoint of the same name is replaced in one step once the new
- * one is complete. Returns
- *   0   the save is in progress, or has already failed because its folder cannot be created
- *  -1   ERR_DATA on every rank: replicas differ (parameter, state and ranks are named).
- *       On one rank only: its writer is dead, or its device or a link has failed
+ * to copy the state as it is after all work queued in the saver's stream.
+ *
+ * Training may continue at once, but it must call checkpoint_save_release() for a bucket of the stage before it
+ * overwrites the bucket: its master weights, its moments or this rank's part of its weights. The writer checks every
+ * value that it writes: a NaN or an infinity fails the save, and `latest` is not changed. An existing checkpoint of the
+ * same name is replaced in one step once the new one is complete.
+ *
+ * Returns 0 if the save is in progress, or has already failed because its folder cannot be created. Returns -1 with
+ * ERR_DATA on every rank if replicas differ (parameter, state and ranks are named). Returns -1 on one rank only if this
+ * rank's writer is dead, or if its device or a link has failed.
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e);
 /*
- * Wait until work that is queued in the saver's stream from now on may overwrite `bucket`. Returns at once if no copy
- * is in progress. Must be called for the buckets in descending order.
+ * Make `bucket` safe to overwrite by work that is queued in the saver's stream after this call; the function waits if
+ * this is necessary. Returns at once if no copy is in progress. The buckets must be passed in descending order.
  */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
 /*
@@ -398,8 +407,8 @@ uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 
 /*
  * Clean a folder of --save after runs were killed. Unfinished saves are removed, except for folders that contain
- * foreign files. If the replacement of a checkpoint was interrupted, its folder gets its name back. Rank 0 must call
- * this before any rank opens the folder.
+ * foreign files. A checkpoint that was renamed by an interrupted replacement gets its name back. Rank 0 must call this
+ * before any rank opens the folder.
  */
 MUST_CHECK int checkpoint_clean(const char *dir, struct err *e);
 

@@ -35,8 +35,8 @@
 enum { COPY_CHUNK = 32 << 20, QUARTER_OF_A_CORE = 5 };
 
 /*
- * The copying of one rank's state. Positions are byte offsets in the shard, in the order of the staging area. Always 0
- * <= copied <= claimed <= area.bytes.
+ * An object that copies one rank's state to the staging area in a thread of its own. Positions are byte offsets in the
+ * shard, in the order of the staging area. Always 0 <= copied <= claimed <= area.bytes.
  */
 struct state_copy {
     struct state_copy_opts o;
@@ -99,8 +99,8 @@ static uint64_t end_of(const struct state_copy *c, int bucket)
 /* ---- the thread ---- */
 
 /*
- * Claim the next bytes of the shard, at most *n. Returns the address at which these bytes are now, and sets *n to their
- * number.
+ * Claim up to *n bytes of the shard, which come next. Returns the present address of the claimed bytes, and sets *n to
+ * their number.
  */
 static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 {
@@ -235,7 +235,7 @@ void state_copy_wait(struct state_copy *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Set aside the bytes of the shard before `end` that the thread has not claimed, after the work queued in s. */
+/* Copy the bytes of the shard before `end` that the thread has not claimed to the aside memory, as work queued in s. */
 static void set_aside_shard(struct state_copy *c, uint64_t end, struct dev_stream *s)
 {
     const struct dev_ops *dev = c->o.dev;

@@ -27,7 +27,7 @@ struct save_engine {
 
 /* ---- setup ---- */
 
-/* Open the mp_rank file from which the mp_rank file of every save is made. */
+/* Open the mp_rank file that serves as the template for the mp_rank file of every save. */
 static int open_mp_template(struct save_engine *g, const char *bytes, struct err *e)
 {
     g->mp_bytes = xmalloc(g->set.mp_bytes + 1);

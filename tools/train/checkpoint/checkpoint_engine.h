@@ -36,8 +36,8 @@ struct save_order {
 };
 
 /*
- * The configuration that a saver sends to its writer once. After the struct follow blocks[topo.pp], this rank's mp_rank
- * file (from checkpoint_mp_make()), and its share of the files (from ds_share_pack()).
+ * The configuration that a saver sends to its writer once. After this struct, the message has blocks[topo.pp], this
+ * rank's mp_rank file (from checkpoint_mp_make()), and this rank's share of the files (from ds_share_pack()).
  */
 struct save_setup {
     struct topology topo;
@@ -52,8 +52,8 @@ struct save_setup {
 /* ---- checkpoint_template.c ---- */
 
 /*
- * Build in *out the message that configures a writer, for writer_setup(). `notes` receives what could not be carried
- * over from the loaded checkpoint.
+ * Store the message that configures a writer in *out; writer_setup() sends it. `notes` receives what could not be
+ * carried over from the loaded checkpoint.
  */
 MUST_CHECK int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
                                         struct err *e);
@@ -74,10 +74,10 @@ struct save_feed {
 MUST_CHECK struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e);
 void save_engine_free(struct save_engine *g);           /* NULL is allowed */
 /*
- * Write this rank's part of the save and complete the files that it owns. Rank 0 also publishes the checkpoint. If the
- * trainer has ended, the save continues if all of the state is in the staging area, but it waits for other ranks only
- * for a limited time. Returns the outcome for this rank. If the outcome is not SAVE_COMPLETE, the previous checkpoint
- * is unchanged and *e has the reason.
+ * Write this rank's part of the save and complete the files that it owns. Rank 0 also publishes the checkpoint. After
+ * the end of the trainer, the save continues only if the whole state is in the staging area, and waits for other ranks
+ * only for a limited time. Returns the outcome for this rank. If the outcome is not SAVE_COMPLETE, the previous
+ * checkpoint is unchanged and *e has the reason.
  */
 enum save_outcome save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                                   struct err *e);
@@ -106,8 +106,8 @@ MUST_CHECK int save_rendezvous_post(const struct save_rendezvous *m, const char 
  */
 MUST_CHECK char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int rank, struct err *e);
 /*
- * Publish to the other ranks that this rank cannot continue, for the reason `why`. If the cause is the failure of
- * another rank, nothing is published and m->echo is set instead. Every published reason is therefore an original one.
+ * Publish to the other ranks that this rank cannot continue, with the reason `why`. If another rank's failure is the
+ * cause, the function publishes nothing and sets m->echo, so that only original reasons are published.
  */
 void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why);
 /* Publish the checkpoint, on rank 0, when all files are complete. */

@@ -29,7 +29,7 @@ struct checkpoint {
     struct source *src;
     struct arena *arena;
     struct checkpoint_info info;
-    int first_layer;            /* number in names of the first block: 3, or 2 in Microsoft's fork */
+    int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
     /*
      * How the source names its tensors, if its names had to be translated. All members are 0 if the source has the
@@ -39,8 +39,8 @@ struct checkpoint {
 };
 
 /*
- * Returns the parameter of the source that corresponds to a parameter of the stage: it has the same kind and belongs to
- * the same block, which the source numbers from first_layer. Returns NULL if the source has none.
+ * Find the parameter of the source that corresponds to a parameter of the stage: both have the same kind and belong to
+ * the same block. The source numbers its blocks from first_layer. Returns NULL if there is no such parameter.
  */
 const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p);
 /*
@@ -55,8 +55,8 @@ const struct param *checkpoint_bare(const struct checkpoint *c);
 /* ---- checkpoint_check.c ---- */
 
 /*
- * Copy the warnings of the report r to `notes`. Returns -1 if r has an error. *e is then the first error; if it is
- * possible to continue in spite of it, its message states how.
+ * Copy the warnings of the report r to `notes`. Returns -1 if r has an error. *e is then the first error. If it is
+ * possible to continue in spite of this error, the message states how.
  */
 MUST_CHECK int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e);
 
@@ -75,8 +75,8 @@ MUST_CHECK int checkpoint_match(struct checkpoint *of, const struct stage *s, co
 MUST_CHECK int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_opts *o, uint8_t **bytes,
                                   uint64_t *size, struct err *e);
 /*
- * Update the tree `root` of an mp_rank file for a save. was_gigaflos is the value that rank 0 has loaded; 0: it has
- * loaded none.
+ * Update the tree `root` of an mp_rank file for a save. was_gigaflos is the value that rank 0 has loaded, or 0 if rank
+ * 0 has loaded no value.
  */
 void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoint_now *now, double was_gigaflos);
 
@@ -103,10 +103,10 @@ MUST_CHECK int checkpoint_replicas_check(const struct checkpoint_saver_opts *o, 
 /* ---- the staging area ---- */
 
 /*
- * The layout of this rank's state (the shard) in the staging area, through which it is passed to the writer. Its
- * buckets are in descending order, which is the order in which the optimizer overwrites them. Each bucket has the four
- * states one after the other. The area has space for the whole shard, or it is a ring of two windows: one is filled
- * while the writer empties the other.
+ * The layout of this rank's state (the shard) in the staging area. The state is passed to the writer through this area.
+ * The buckets are in descending order, in which the optimizer overwrites them. Each bucket has the four states one
+ * after the other. The area has space for the whole shard, or it is a ring of two windows: one is filled while the
+ * writer empties the other.
  */
 struct checkpoint_area {
     uint64_t bytes;             /* size of the shard */
@@ -120,12 +120,15 @@ static inline int checkpoint_state_bytes(enum state st, enum dtype weights)
 }
 /* Compute the layout. memory_bytes is the maximum size of the area, at least two pages; 0: as large as needed. */
 struct checkpoint_area checkpoint_area_of(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
-/* Returns the position in the staging area of one value: state `st` of the shard's element number `shard_at`. */
+/* Returns the position in the staging area of one value: the state `st` of element `shard_at` of the shard. */
 uint64_t checkpoint_area_at(const struct stage *s, enum dtype weights, enum state st, int64_t shard_at);
 
 /* ---- checkpoint_copy.c ---- */
 
-/* The copying of this rank's state to the staging area while training continues. It has its own thread and stream. */
+/*
+ * An object that copies this rank's state to the staging area while training continues. It has a thread and a stream of
+ * its own.
+ */
 struct state_copy;
 struct state_copy_opts {
     const struct stage *stage;
@@ -150,8 +153,8 @@ void state_copy_free(struct state_copy *c);             /* waits for a copy in p
  */
 void state_copy_start(struct state_copy *c, struct dev_stream *s);
 /*
- * Make sure that work that is queued in s from now on may overwrite `bucket`: its state has been copied or set aside.
- * Must be called for the buckets in descending order.
+ * Make `bucket` safe to overwrite by work that is queued in s after this call: the bucket's state has then been copied
+ * or set aside. The buckets must be passed in descending order.
  */
 void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s);
 /* returns true if a part of the bucket is not copied yet */

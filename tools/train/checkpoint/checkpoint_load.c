@@ -28,8 +28,8 @@
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 /*
- * The maximum number of bytes that are read only to check a CRC. The rest of a record is read if it is not longer than
- * this limit, or not longer than the part of the record that is needed.
+ * A limit for reading bytes only to check a CRC. The rest of a record is read for this purpose if it has at most this
+ * many bytes, or at most as many bytes as the part of the record that is needed.
  */
 #define REST_CHEAP ((uint64_t)4 << 20)
 
@@ -47,15 +47,15 @@ struct gathered_matrix {
 struct fill {
     struct fill *next;
     char *dst;                  /* memory of the device; NULL: the item is only checked */
-    /* if the values are also needed as weights: device memory for them in the weights' type; NULL: they are not */
+    /* device memory for a copy of the values in the weights' type; NULL: the values are not needed as weights */
     char *rounded;
     /* If not F32: the 16-bit type of the elements, which are converted to fp32 after they are read. */
     enum dtype widen;
     int param;                  /* index in the stage */
     enum state state;
-    /* if the item has columns that become rows: where they go; NULL: the bytes are copied unchanged */
+    /* the destination of columns that become rows; NULL: the bytes of the item are copied unchanged */
     const struct transpose_part *transposed;
-    /* if the columns go to a device: the buffer in which they are collected first */
+    /* host buffer in which the columns are collected before the matrix is copied to a device */
     struct gathered_matrix *gathering;
 };
 
@@ -110,8 +110,8 @@ static void store_loaded_bytes(struct load *l, const struct fill *f, uint64_t at
 }
 
 /*
- * Store master weights a second time as weights, rounded to the weights' type, or unchanged if they are stored in that
- * type. This is done if the weights are not read separately.
+ * Compute weights from master weights, for weights that are not read separately. The master weights are rounded to the
+ * weights' type, or copied unchanged if they are stored in that type.
  */
 static void store_rounded_weights(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes,
                                   uint64_t len)
@@ -258,9 +258,9 @@ static enum dtype loaded_state_dtype(const struct load *l, enum state st)
 }
 
 /*
- * Set the conversion of an item to the type `to`. Master weights and weights have different element sizes, and so may
- * source and destination. The executor converts to narrower types (plan_op). Conversions from 16 bits to fp32 are done
- * at the end, by fill.widen.
+ * Set the conversion of an item to the type `to`. The element sizes of source and destination may differ, as those of
+ * master weights and weights do. The executor converts to narrower types (plan_op). Conversions from 16 bits to fp32
+ * are done at the end, by fill.widen.
  */
 static void set_types(struct plan_item *it, enum dtype to)
 {
@@ -272,7 +272,7 @@ static void set_types(struct plan_item *it, enum dtype to)
         it->op = (enum plan_op)plan_op_of(from, to);
 }
 
-/* Request rows of a matrix that is stored as [in, out]. In the stored matrix they are columns. */
+/* Request rows of a matrix that is stored as [in, out]. These rows are columns of the stored matrix. */
 static void add_transposed_rows(struct load *l, const struct want *w)
 {
     const struct stage_param *p = &l->s->param[w->param];
@@ -355,8 +355,8 @@ static const struct tmap *find_loaded_map(const struct load *l, int param, enum 
 }
 
 /*
- * Returns the map from which the weights are read: that of the layer files if they can be used unchanged, else that of
- * the master weights.
+ * Returns the map from which the weights are read: the map of the layer files if these can be used unchanged, else the
+ * map of the master weights.
  */
 static const struct tmap *find_weights_map(const struct load *l, int param)
 {
@@ -369,8 +369,8 @@ static const struct tmap *find_weights_map(const struct load *l, int param)
 }
 
 /*
- * Returns true if the plan includes the optimizer state of data-parallel rank dp: that of this rank is always included,
- * those of other ranks if they share the reading.
+ * Returns true if the plan includes the optimizer state of data-parallel rank dp. The plan always includes the state of
+ * this rank. It includes the states of other ranks if the ranks share the reading.
  */
 static bool plans_for(const struct load *l, int dp)
 {
@@ -470,7 +470,7 @@ static void report_tied(struct load *l)
 
 /*
  * Choose the records whose unneeded rest is also read, to check the CRC. The rest must be short (REST_CHEAP). If ranks
- * share the reading, these records are distributed over them.
+ * share the reading, these records are distributed over the ranks.
  */
 static void distribute_record_rests(const struct load *l)
 {
@@ -549,7 +549,7 @@ static void plan_replicas(struct load *l)
 
             if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment_state((enum state)st) && l->o->no_optim))
                 continue;
-            /* read all copies even with REPLICAS_FAIL, so that all that differ are counted */
+            /* read all copies even with REPLICAS_FAIL, so that all differing copies are counted */
             add_load_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
             n++;
         }

@@ -12,7 +12,7 @@
 
 /* ---- at setup ---- */
 
-/* In the tree of the loaded checkpoint, replace the entries that belong to this run. */
+/* In the tree of the loaded checkpoint, set the entries that this run determines. */
 static void renew_own(struct arena *a, struct pk *root, const struct checkpoint_saver_opts *o)
 {
     struct pk *args = pk_get(root, "args");

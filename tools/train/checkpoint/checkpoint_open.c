@@ -53,9 +53,9 @@ static char *list_tag_names(const char *dir, int *n)
 }
 
 /*
- * Detect a save that was killed after it had renamed the checkpoint folder, and before it updated `latest`. In that
- * case the file latest.next names the checkpoint, and also the folder in which it was written, which no longer exists.
- * Returns the name of the checkpoint, or NULL if no save was interrupted there.
+ * Detect a save that was killed after it had renamed the checkpoint folder and before it updated `latest`. In that case
+ * the file latest.next names the checkpoint and the unfinished folder in which it was written, and the unfinished
+ * folder no longer exists. Returns the name of the checkpoint, or NULL if no save was interrupted at this point.
  */
 static char *interrupted_publish(const char *dir)
 {
@@ -241,7 +241,7 @@ static char *newest_whole_tag(const char *dir)
     return newest;
 }
 
-/* Set *e: `latest` or `latest_universal` names a checkpoint that does not exist. */
+/* Set *e to the error that `latest` or `latest_universal` names a checkpoint that does not exist. */
 static void refuse_pointer(const struct checkpoint_from *from, const char *tag, struct err *e)
 {
     const char *dir = from->dir;
@@ -336,7 +336,7 @@ static double pickled_number(const struct pk *v, double otherwise)
     return v && pk_as_double(v, &x) ? x : otherwise;
 }
 
-/* Returns the tree of any one of the mp_rank files, for entries that all of them have in common. */
+/* Returns the tree of some mp_rank file. The caller may use only entries that all mp_rank files have in common. */
 static const struct pk *first_mp_root(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)

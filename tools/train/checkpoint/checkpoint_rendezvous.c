@@ -102,8 +102,8 @@ void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why)
     struct err posted = {0}, ignored = {0};
 
     /*
-     * If another rank abandons the save, it removes files that this rank is using. An error caused by that is not the
-     * original reason, so it is not published.
+     * If another rank abandons the save, it removes files that this rank is using. The removal can cause an error here,
+     * which is not the original reason and is not published.
      */
     if (!m->echo && recv_posted_failure(m, &posted))
         return;

@@ -61,7 +61,7 @@ uint64_t checkpoint_replicas_bytes(const struct checkpoint_saver_opts *o)
 }
 
 /*
- * Compute the CRC of each replicated state that this rank owns. host: memory for all of them. crc: [n_params *
+ * Compute the CRC of each replicated state that this rank owns. host: memory for all these states. crc: [n_params *
  * STATE_N].
  */
 static int hash_replicas(const struct checkpoint_saver_opts *o, char *host, uint32_t *crc, struct err *e)

@@ -21,9 +21,9 @@ struct load_share {
 
 /*
  * Combine the results of all ranks, after each rank has run its items of the plan. rc is this rank's result. p is NULL
- * if this rank failed before it had a plan. *on is set to true if all ranks succeeded, had the same plan, and the
- * records that they have read together have correct CRCs. If *on is false, the function returns -1, or 0 if this rank
- * succeeded and another one failed, which reports its own reason.
+ * if this rank failed before it had a plan. *on is set to true if all ranks succeeded, all plans are the same, and the
+ * records that the ranks have read together have correct CRCs. If *on is false, the function returns -1, with one
+ * exception: it returns 0 if this rank succeeded and another rank failed, because that rank reports the reason.
  */
 MUST_CHECK int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *on, struct err *e);
 /* Set flag[i], for each i < n, to true if it is true on any of the ranks. */

@@ -122,8 +122,8 @@ static void add_checkpoint_step(struct checkpoint_steps *s, const char *name)
 }
 
 /*
- * Count the checkpoint that a pointer file names, if it is not in this folder. It may be elsewhere, and a save must not
- * overwrite the pointer.
+ * Count a checkpoint that a pointer file names and that is not in this folder. The checkpoint may be elsewhere, and a
+ * save must not overwrite the pointer.
  */
 static int add_pointer(const char *dir, const char *pointer, struct checkpoint_steps *s, struct err *e)
 {

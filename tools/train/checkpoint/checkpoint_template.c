@@ -88,8 +88,8 @@ static void pass_notes(const struct report *findings, struct report *notes)
 }
 
 /*
- * Returns the target of the saver. If it had to be based on a new source, because no loaded checkpoint can be used,
- * *made receives this source, which the caller must free.
+ * Returns the target of the saver. The target is based on the loaded checkpoint or, if that cannot be used, on a new
+ * source. *made receives the new source, which the caller must free.
  */
 static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
                                      struct err *e)
@@ -174,8 +174,8 @@ static struct ds_share *share_of(const struct ds_target *t, const struct checkpo
 /* ---- the message ---- */
 
 /*
- * Returns the gigaflos of the first stage in the source. Every rank reads this value, because the ranks of other stages
- * need it to preserve the ratio of the counts, and may have no other source for it.
+ * Returns the gigaflos of the first stage in the source. Every rank reads this value from the source, because the ranks
+ * of other stages need it to preserve the ratio of the counts.
  */
 static double first_gigaflos(const struct source *s)
 {

@@ -33,8 +33,8 @@ struct transpose_slice {
     int64_t whole;              /* number of rows of the merged matrix, which are the columns of the stored one */
     int64_t first;              /* index in the merged matrix of the slice's first row */
     /*
-     * The number of heads of the slice, if its rows are ordered by (head, kind, lane) and the stored columns by kind
-     * first; kind is query, key or value. 0: rows and columns have the same order.
+     * The number of heads of the slice if its rows and the stored columns have different orders: the rows are ordered
+     * by (head, kind, lane), the columns by kind first. A kind is query, key or value. 0: the orders are the same.
      */
     int64_t heads;
 };

@@ -38,7 +38,7 @@ struct lock_file {
 
 struct savelock {
     struct savelock_opts o;
-    /* path: of the lock file; mine: of this process's temporary file while it creates the lock */
+    /* path: the lock file; mine: this process's temporary file, used while it creates the lock */
     char *path, *mine;
     struct holder self;
     pthread_t beater;
@@ -224,8 +224,8 @@ static enum life classify_holder_life(const struct holder *self, const struct ho
 }
 
 /*
- * Update the time stamp of this process's own file and return it. This is the current time in seconds by the clock of
- * the file system.
+ * Update the time stamp of this process's own file, and return the time stamp. It is the current time in seconds by the
+ * clock of the file system.
  */
 static double fs_now(const struct savelock *l)
 {
@@ -255,10 +255,11 @@ static void describe_lock_holder(const struct savelock *l, const struct lock_fil
 }
 
 /*
- * Watch the lock of a holder whose process is not visible from this host. Wait until its time stamp changes, or until
- * the time stamp has not changed for as long as the holder promised to update it. Its age counts only if this process
- * has watched it for part of that time, because on a file system that hung for a minute no process could update a file.
- * Returns 1 if the holder has ended, 0 if it is alive or the lock has been replaced, -1 if a stop was requested.
+ * Determine whether the holder of a lock is alive, if its process is not visible from this host. The function waits
+ * until the time stamp of the lock changes, or until the time stamp is older than the limit that the lock file states.
+ * If the holder ran on this host before a restart, a quarter of the limit is sufficient. The age counts only if this
+ * process has watched the lock for a part of that time, because no process can update a file while the file system
+ * hangs. Returns 1 if the holder has ended, 0 if it is alive or the lock has been replaced, -1 if a stop was requested.
  */
 static int watch_holder(const struct savelock *l, const struct lock_file *was, struct err *e)
 {

@@ -26,13 +26,13 @@
 struct savelock_opts {
     const char *dir;
     /*
-     * Called with a line that names the job for whose lock savelock_acquire() waits. Runs in the thread that called
-     * savelock_acquire().
+     * Called with a line of text that names the holder of the lock, if savelock_acquire() has to wait. Runs in the
+     * thread that called savelock_acquire().
      */
     void (*print_line)(void *arg, const char *line);
     /*
-     * Called once if another job has taken the lock over, so that nothing more may be saved. Runs in the thread that
-     * updates the time stamp.
+     * Called once if another job has taken over the lock. The job must not save anything after that. Runs in the thread
+     * that updates the time stamp.
      */
     void (*lost)(void *arg, const char *reason);
     /* Polled while savelock_acquire() waits. If the function returns true, savelock_acquire() fails with ERR_STOP. */

@@ -22,8 +22,8 @@
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
 /*
- * The number of rows of the trail: the steps since the last comparison that are remembered, including the step that is
- * compared.
+ * The number of rows of the trail. Each row has the digests of one step: the step that is compared, or one of the steps
+ * between it and the last comparison.
  */
 enum { TRAIL = 128 };
 
@@ -453,9 +453,9 @@ static int find_first_difference(struct digest_set *d, struct comm *c, enum dige
 }
 
 /*
- * Broadcast one rank's finding to all ranks. It is the finding of the first rank whose finding names the rank at fault;
- * if there is no such finding, it is that of the first rank with a finding. Returns 1 if there is a finding, 0 if there
- * is none, -1 on error.
+ * Choose one of the findings of all ranks, and broadcast it to all ranks. A finding that names the rank at fault is
+ * preferred; among equal findings, that of the lowest rank is chosen. Returns 1 if there is a finding, 0 if there is
+ * none, -1 on error.
  */
 static int share_digest_finding(struct digest_set *d, struct digest_finding *f, struct err *e)
 {

@@ -160,8 +160,8 @@ void preflight_memory(struct preflight *p)
     watch_phase(p->watch, "preflight: memory", -1, -1);
     p->dev->memory(&total, &left);
     /*
-     * On a CPU the system grants more memory than it has. When the memory is written, it then kills processes, not
-     * necessarily this one.
+     * The operating system grants more host memory than there is. If memory runs out while it is written, the system
+     * kills processes, and not necessarily this one.
      */
     if (bytes > left) {
         preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));

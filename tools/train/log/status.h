@@ -114,7 +114,8 @@ bool status_kill_switch(const char *path);
 /*
  * Install the signal handlers. After SIGTERM, SIGINT or SIGUSR1 the run finishes the iteration, saves and exits with
  * status 0; a second SIGINT kills it. The handler of SIGUSR2 calls `dump`, for example watch_dump().
- * status_release_signals() undoes the first three. Must be called after MPI_Init(), which installs its own handlers.
+ * status_release_signals() removes the handlers of the first three signals. Must be called after MPI_Init(), which
+ * installs its own handlers.
  */
 void status_catch_signals(void (*dump)(int sig));
 /*

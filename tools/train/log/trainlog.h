@@ -63,9 +63,9 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s);
 
 /*
  * Append DeepSpeed's line about the loss scale. `attempted` is the scale before the call of loss_scale_update(), which
- * returned `what` (but not STUCK) and updated `now`. If the step was skipped, the line has the scale that was tried,
- * and the new scale or hysteresis. If the step was good, the line reports that the hysteresis was refilled, if every
- * good step refills it; otherwise nothing is appended.
+ * returned `what` (but not STUCK) and updated `now`. After a skipped step, the line has the scale that was tried, and
+ * the new scale or hysteresis. After a good step, a line is appended only if every good step refills the hysteresis;
+ * the line reports this.
  */
 void trainlog_add_scale(struct strbuf *sb, enum loss_scale_event what, double attempted, const struct loss_scale *now);
 
@@ -170,9 +170,9 @@ struct trainlog_rank {
     double wait_s;                      /* time in collectives and receives */
 };
 /*
- * Append one line about the slowest rank. This is the rank whose compute time exceeds the median of its stage most
- * (stages differ by design, but the ranks of one stage should not). The line has its rank, host, stage and compute
- * time, the share of computing in its time, and by how much it is above the median of its stage.
+ * Append one line about the slowest rank: the rank whose compute time exceeds the median of its stage most. Ranks are
+ * compared within a stage, because stages differ by design. The line has the rank's number, host, stage and compute
+ * time, the share of computing in the rank's time, and by how much the compute time is above the median.
  */
 void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n);
 /*

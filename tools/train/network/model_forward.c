@@ -139,8 +139,8 @@ static int prepare_forward_phase(struct pass *f, int phase, int first, int part,
     if (phase > first && model_sum_wait(m, part, f->s, e) < 0)
         return -1;
     /*
-     * The LayerNorm that ends a block belongs to the next block, or is the final one. Wait for the weights of that
-     * place.
+     * The LayerNorm at the end of a block is the first one of the next block, or the final one. Wait for the weights of
+     * the place to which it belongs.
      */
     if (phase % 2 == 0 && weights_ready(m, m->stage->first_block + i, f->s, e) < 0)
         return -1;

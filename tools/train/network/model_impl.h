@@ -43,9 +43,9 @@ struct model_slot {
 };
 
 /*
- * A part of a micro-batch: rows that are processed together. It is the whole micro-batch, or half of its samples while
- * the sums of the other half are being communicated. With sequence parallelism, a tensor rank holds its share of the
- * rows of every part.
+ * A part of a micro-batch: rows that are processed together. A micro-batch is one part, or it is divided into two
+ * halves, so that the sums of one half are communicated while the other half is computed. With sequence parallelism, a
+ * tensor rank holds its share of the rows of every part.
  */
 struct model_part {
     int sample, samples;
@@ -151,8 +151,8 @@ static inline void *model_row_address(const struct model *m, const void *x, int6
 void model_cut_rows(struct model *m);
 /*
  * Start to sum x [rows, hidden] over the tensor ranks, in the rows of part i of `c`. Without sequence parallelism, all
- * these rows are summed in place. With it, each rank sums only the rows that it holds, which stay at their position in
- * x (part.own_row). Work that is queued after model_sum_wait() uses the sums.
+ * these rows are summed in place. With sequence parallelism, each rank sums only the rows that it holds, which stay at
+ * their position in x (part.own_row). Work that is queued after model_sum_wait() uses the sums.
  */
 MUST_CHECK int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, struct dev_stream *s,
                                struct err *e);
@@ -163,8 +163,8 @@ MUST_CHECK int model_sums_start(struct model *m, const struct model_cut *c, void
 MUST_CHECK int model_sums_wait(struct model *m, const struct model_cut *c, struct dev_stream *s, struct err *e);
 /*
  * Start to gather the rows x [own_rows, hidden] of all tensor ranks. Work that is queued after model_gather_wait()
- * finds all rows of part i at gathered_rows(). Without sequence parallelism no data is moved. With it, the rows are in
- * m->gathered until the part is gathered again.
+ * finds all rows of part i at gathered_rows(). Without sequence parallelism no data is moved. With sequence
+ * parallelism, the rows are in m->gathered until the part is gathered again.
  */
 MUST_CHECK int model_gather_start(struct model *m, const struct model_cut *c, int i, const void *x,
                                   struct dev_stream *s, struct err *e);

@@ -77,8 +77,8 @@ struct optimizer_update {
 MUST_CHECK int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s,
                                 struct err *e);
 /*
- * Set a callback `gate`. It is called for each bucket, in descending order, before the optimizer overwrites the
- * bucket's master weights and moments and this rank's part of its weights, which a save may still be copying. Initially
+ * Set a callback `gate`. It is called for each bucket, in descending order, before the optimizer overwrites the bucket:
+ * its master weights, its moments and this rank's part of its weights. A save may still be copying this data. Initially
  * there is no callback.
  */
 void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), void *ctx);

@@ -45,8 +45,8 @@ struct stage_param {
     enum merge_rule merge;
     int ndim;
     /*
-     * shape: of the merged tensor, where V includes padding rows. slice: of the slice that one tensor-parallel rank
-     * holds.
+     * Sizes of the merged tensor, where V includes padding rows (shape), and of the slice that one tensor-parallel rank
+     * holds (slice).
      */
     int64_t shape[2], slice[2];
     int64_t n;                  /* number of elements of the slice */

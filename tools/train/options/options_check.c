@@ -129,8 +129,8 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
 }
 
 /*
- * Check the name of the partition method. Whether the method works can only be checked when the partition is computed,
- * because the checkpoint may have a partition.
+ * Check the name of the partition method. The method itself is checked later, when the partition is computed, because
+ * the checkpoint may already have a partition.
  */
 static int check_stages(const struct train_opts *o, struct err *e)
 {
@@ -279,7 +279,7 @@ static int check_schedule(struct train_opts *o, struct err *e)
         return -1;
     /*
      * With --load, the run may continue after the end of the ramp. The batch sizes of the ramp then need not be
-     * divisible, and only the loader can check this.
+     * divisible. Only the loader can check whether this is so.
      */
     if (o->load)
         return schedule_micro_batches(s.ramp.gbs, o->micro_batch_size, o->data_parallel_size, &m, e);

@@ -13,8 +13,8 @@ struct trainer;
 
 /*
  * Open the checkpoint of --load as t->from, or set t->from to NULL if there is none. Architecture options that were not
- * given are set from the checkpoint. First, what killed saves have left in the folder of --save is removed. All ranks
- * must call it.
+ * given are set from the checkpoint. Before that, files that killed saves have left in the folder of --save are
+ * removed. All ranks must call this function.
  */
 MUST_CHECK int resume_open(struct trainer *t, struct err *e);
 /*

@@ -57,8 +57,9 @@ int run_ranks_agree(const struct run_ranks *r, struct run_failure *f, int rc, st
     struct comm *all = comm_world_group(r->world);
     const int size = r->place->size, rank = r->place->rank;
     /*
-     * outcome[0] is the number of ranks minus the lowest rank that failed, or 0 if none failed. outcome[1] is 1 if any
-     * rank succeeded. The maximum of each over all ranks shows both.
+     * A rank that failed sets outcome[0] to the number of ranks minus its own rank. A rank that succeeded sets
+     * outcome[1] to 1. The maximum of each number over all ranks shows the lowest rank that failed, and whether any
+     * rank succeeded.
      */
     int64_t outcome[2] = { rc < 0 ? size - rank : 0, rc == 0 };
     struct err own = *e;

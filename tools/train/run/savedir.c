@@ -200,8 +200,8 @@ static bool is_in_save(const struct trainer *t, const struct run_start *b)
 }
 
 /*
- * Returns the beginning of a suggestion for an error message. If the run could continue from the newest checkpoint of
- * the folder, it is "give --load ckpt to go on from it, or "; otherwise it is "give ". The caller frees it.
+ * Returns the beginning of a suggestion for an error message: "give --load ckpt to go on from it, or " if the run could
+ * continue from the newest checkpoint of the folder, else "give ". The caller frees the text.
  */
 static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps *s)
 {

@@ -38,9 +38,10 @@ MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
  */
 MUST_CHECK int savedir_set_aside(struct trainer *t, struct err *e);
 /*
- * If the run begins with a checkpoint of the folder whose save was interrupted before it set `latest`, rank 0 sets
- * `latest` to it and prints a note, or a warning with the command that does so. Called after everything was checked,
- * because a run that has nothing to train saves nothing and would leave `latest` at the checkpoint before.
+ * If the run begins with a checkpoint of the folder whose save was interrupted before `latest` was set, rank 0 sets
+ * `latest` to this checkpoint and prints a note. If that fails, rank 0 prints a warning with the command that sets
+ * `latest`. Must be called after all checks. It is needed because a run that has nothing to train saves nothing, so
+ * `latest` would still name the checkpoint before.
  */
 void savedir_set_latest(struct trainer *t);
 

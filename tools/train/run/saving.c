@@ -94,8 +94,8 @@ static uint64_t job_id(const struct run_ranks *r)
 }
 
 /*
- * Returns the first iteration whose checkpoint in the folder of --save may be of this run: 0 if the run continues one
- * in that folder, otherwise the first that this job can save.
+ * Returns the lowest iteration for which a checkpoint in the folder of --save may belong to this run. It is 0 if the
+ * run continues from a checkpoint in that folder, otherwise the first iteration that this job can save.
  */
 static int64_t first_of_this_run(const struct trainer *t)
 {

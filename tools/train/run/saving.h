@@ -35,8 +35,8 @@ struct saving_moves {
     int64_t after;              /* checkpoints with larger iteration numbers are set aside; -1: all */
     char newest[64];            /* name of the newest of these checkpoints */
     /*
-     * The name that `latest` must contain afterwards, if it names a checkpoint that is set aside. "": all checkpoints
-     * are set aside, and `latest` with them.
+     * The name to which `latest` is set if it names a checkpoint that is set aside. "": all checkpoints and `latest`
+     * are set aside.
      */
     char tag[128];
 };
@@ -96,8 +96,8 @@ bool saving_poll(struct trainer *t);
  */
 void saving_keep(struct trainer *t, const char *why);
 /*
- * Wait until the save in progress has ended and report its outcome, which t->saves.reported is set to. Returns -1 if
- * the state is not finite, or if the ranks cannot communicate.
+ * Wait until the save in progress has ended, set t->saves.reported to its outcome, and report the outcome. Returns -1
+ * if the state is not finite, or if the ranks cannot communicate.
  */
 MUST_CHECK int saving_wait_for_save(struct trainer *t, struct err *e);
 /*

@@ -149,7 +149,7 @@ static bool job_over(struct build_job *j, long wait_ms)
 }
 
 /*
- * Returns how much of the work is done, in percent: the index files that must be built or found. Returns -1 if nothing
+ * Returns how much of the work is done, in percent. The work is to build or find all index files. Returns -1 if nothing
  * has had to be built so far.
  */
 static double job_percent(struct build_job *j)

@@ -252,8 +252,8 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
 }
 
 /*
- * Returns the partition method to save in checkpoints. DeepSpeed computes the partition again when it resumes, so the
- * result is a method of DeepSpeed that gives the same stages, if there is one; otherwise it is `given`.
+ * Returns the partition method to save in checkpoints. DeepSpeed computes the partition again from this method when it
+ * resumes. The result is therefore a method of DeepSpeed that gives the same stages; if there is none, it is `given`.
  */
 static const char *method_of_cut(const struct trainer *t, const char *given)
 {
