@@ -44,8 +44,8 @@ enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CM
 /* How merge-adapter rounds. The order is that of the words of --rounding. */
 enum merge_rounding { ROUNDING_EXACT, ROUNDING_PEFT };
 /*
- * Shape of the decay of the learning rate whose effect the factors of `average` imitate. The order is that of the words
- * of --style.
+ * Shape of a learning-rate decay whose effect `average` imitates with its factors. The order is that of the words of
+ * --style.
  */
 enum average_style { STYLE_LINEAR, STYLE_COSINE, STYLE_MINUS_SQRT };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |

@@ -7,8 +7,8 @@
 #include "tools/common/convert_cli.h"
 
 /*
- * If the checkpoint has moments, print that they are not changed, so that they still belong to the weights before the
- * merge.
+ * If the checkpoint has moments, print a message: the moments are not changed and still belong to the weights before
+ * the merge.
  */
 static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 {

@@ -15,9 +15,9 @@
 /* ---- set ---- */
 
 /*
- * Find the key that the user gave. Like in ckpt-inspect args, "lr" means "args.lr". Returns the full key, which is
- * allocated in the edit's arena, and sets *was to the present value. Returns NULL if `place` does not have the key. On
- * an error, also sets *e.
+ * Find the key that the user gave. As in ckpt-inspect args, "lr" means "args.lr". Returns the full key, which is
+ * allocated in the edit's arena, and sets *was to the key's present value. Returns NULL if `place` does not have the
+ * key. On an error, returns NULL and sets *e.
  */
 static const char *resolve_args_path(struct edit *x, int place, const char *key, const struct pk **was, struct err *e)
 {
@@ -247,7 +247,7 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- drop ---- */
 
-/* Remove parameters. Fail if the layout's values are located relative to the parameters. */
+/* Remove parameters. Fails if the layout locates values relative to the parameters. */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     if (edit_can_drop_params(x))

@@ -136,7 +136,7 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 
 /*
  * Open the other checkpoints; s is the first one, which is already open. Fails if s has parameters that cannot be read,
- * because they would be in the result without being averaged.
+ * because the result would have these parameters without averaging.
  */
 static int open_others(const struct ckptedit *j, const struct source *s, struct edit_mix *m, struct err *e)
 {

@@ -77,8 +77,8 @@ static int commit_in_place_edit(struct ckptedit *j, const char *in, struct err *
 }
 
 /*
- * Run rollback or commit while the folder is locked. Otherwise they could remove the record file (IN.before-edit.json)
- * or the result of an edit that is still running.
+ * Run rollback or commit while the folder is locked. Without the lock, they could remove the record file
+ * (IN.before-edit.json) or the result of an edit that is still running.
  */
 static int run_with_swap_lock(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
 {

@@ -37,8 +37,9 @@ struct put_pass {
 };
 
 /*
- * Compute *got of the elements, which are of type `to`. If `out` is >= 0, it is the descriptor of a spool file; the
- * elements are fp32 and are rounded to `to` and written to it, and *got is that of the rounded ones.
+ * Compute the CRC and the counts *got of elements of the type `to`. If `out` is >= 0, it is the descriptor of a spool
+ * file, and the elements are fp32: the function rounds them to `to`, writes the rounded elements to the file, and
+ * computes *got from the rounded elements.
  */
 static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, struct put_pass *got,
                      struct err *e)

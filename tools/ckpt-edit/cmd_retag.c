@@ -24,8 +24,7 @@ static const struct counter {
     /* the counter may have begun at another value, so it is changed by the same difference as the run's own counter */
     bool moves;
 } counters[] = {
-    { "step", STEPS, false },           /* an entry of programs that store only this number; it is never a value of a
-                                         * tree */
+    { "step", STEPS, false },           /* an entry that has only this number; never in a tree */
     { "iteration", STEPS, false },
     { "global_steps", STEPS, false },
     { "args.iteration", STEPS, false },

@@ -115,8 +115,8 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 }
 
 /*
- * Fail if no optimizer file of a ZeRO checkpoint can be read, unless the user accepts this loss. The result then only
- * has the weights, and the journal records this.
+ * Fail if no optimizer file of a ZeRO checkpoint can be read, unless the user accepts this loss. With this consent the
+ * result has only the weights, and the journal records the loss.
  */
 static int check_optimizer(struct ckptedit *j, const struct source *s, struct err *e)
 {
@@ -146,7 +146,10 @@ static int check_ranks(const struct ckptedit *j, const struct source *s, struct 
     return -1;
 }
 
-/* Fail if files are of two saves. If the values show which files are of another save, the error names them. */
+/*
+ * Fail if the files belong to two saves. The error names the files of the other save if the values show which these
+ * are.
+ */
 static int check_foreign(const struct ckptedit *j, const struct source *s, const struct damage *d, struct err *e)
 {
     struct report *r = report_new();
@@ -167,7 +170,10 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
 
 /* ---- the result ---- */
 
-/* Write the source with its restored states. Files whose container alone is damaged are also written again. */
+/*
+ * Write the source with its restored states. Files with a damaged container are also written again, even if all their
+ * values are sound.
+ */
 static int write_salvage_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
                                 struct err *e)
 {

@@ -45,7 +45,7 @@ static int dequantise(struct ckptedit *j, struct edit *x, enum dtype to, struct 
     return rc;
 }
 
-/* Give the weights of a model folder the type FP8, with scales of blocks. */
+/* Convert quantised weights to the type `to`. Returns 1 if the model is not quantised. */
 static int quantise(struct ckptedit *j, struct edit *x, struct report *notes, struct err *e)
 {
     struct edit_quantise_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .codes_fd = -1,

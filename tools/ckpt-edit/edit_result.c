@@ -34,7 +34,7 @@ static char *text_of_result(const struct finding *f, const char *dir, const char
     return out.buf;
 }
 
-/* Print each new ERROR as a warning with --accept-mismatch, or fail with the first one. */
+/* With --accept-mismatch, print each new ERROR as a warning. Otherwise fail with the first new ERROR. */
 static int report_new_errors(const struct ckptedit *j, const struct report *r, const struct report *was,
                              const char *dir, struct err *e)
 {
