@@ -393,7 +393,7 @@ static void print_diff_text(const struct inspect *in, const struct diff *d)
     print_verdict(d);
 }
 
-/* For each tensor that was read completely, compare its CRC with the digest in its manifest. */
+/* Compare the CRC of each completely read tensor with the digest in the manifest of its checkpoint. */
 static void check_diff_digests(const struct diff *d, struct report *r)
 {
     for (int i = 0; i < d->n; i++) {

@@ -46,7 +46,8 @@ struct diff {
     int n_only_b;
     const struct view_tensor **only_b;
     /*
-     * optimizers' own copies of fp32 weights that the other side lacks; the first n_masters_a are of the first side
+     * an optimizer's own copy of fp32 weights, if the other side has no such copy; the first n_masters_a are of the
+     * first side
      */
     int n_masters, n_masters_a;
     const struct view_tensor **master;
@@ -56,8 +57,9 @@ struct diff {
     /* for each side, number of states that the layout of the other side does not store; they are not compared */
     int n_forms_a, n_forms_b;
     /*
-     * for each side, number of tensors other than parameters that only its layout has, or that are states of an
-     * optimizer, which the other side does not have; they are not compared
+     * for each side, number of tensors that are not compared because the other side has no counterpart: only this
+     * side's layout has them, or they are states of an optimizer and the other side has no optimizer; parameters are
+     * not counted
      */
     int n_values_a, n_values_b;
     /* for each side, number of second names of tied tensors that the other side has under the first name only */
@@ -77,8 +79,8 @@ void diff_pair(struct diff *d);
 /* Compare the values of the rounded pairs. `so` must be the options with which the jobs are run. */
 MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e);
 /*
- * Compare the optimizers' own copies of fp32 weights that one side lacks with the weights of the same side. One that
- * differs is added to pair or only_b. `so` as for diff_rounded().
+ * Compare each listed copy of fp32 weights that an optimizer has, and the other side lacks, with the weights of its own
+ * side. A copy that differs from them is added to pair or only_b. `so` as for diff_rounded().
  */
 MUST_CHECK int diff_masters(struct diff *d, const struct stats_opts *so, struct err *e);
 /* Compare the state of the run. Corrupt records of tensors in this state are added to r. */
@@ -96,9 +98,9 @@ struct diff_groups {
     struct diff_group *pair;
 };
 /*
- * Pair the groups that the dicts run.optimizer, or else the values MEGATRON_GROUPS, of both sides list. *out is
- * allocated in the arena. A group of one of several optimizers is paired only with one of the optimizer that has the
- * same parameters.
+ * Pair the optimizer groups of both sides. A side lists its groups in the dict run.optimizer or, if that has none, in
+ * the values MEGATRON_GROUPS. *out is allocated in the arena. If a side has several optimizers, a group is paired only
+ * with a group of the optimizer that has the same parameters.
  */
 void diff_pair_groups(const struct source *a, const struct source *b, struct arena *arena, struct diff_groups *out);
 /*

@@ -71,7 +71,10 @@ static void add_listed_group(struct group_list *l, const struct pk *settings, co
                                               group_marks(l->a, settings), false };
 }
 
-/* Add the groups of an optimizer's dict, of the optimizer inside it, and of several optimizers by number. */
+/*
+ * Add the groups in the dict of an optimizer. If the dict contains another optimizer or several numbered ones, add the
+ * groups of these, too.
+ */
 static void list_groups(struct group_list *l, const struct pk *tree, const char *prefix, const char *of, int depth)
 {
     uint32_t n = 0;
@@ -115,7 +118,7 @@ static bool knows_optimizers(const struct group_list *l)
     return false;
 }
 
-/* How two groups are found to be one: by all their settings, by their marks, or because nothing else is left. */
+/* The ways to pair two groups, in the order of trial: equal settings, equal marks, or any groups that are left. */
 enum match { MATCH_SETTINGS, MATCH_MARKS, MATCH_REST, N_MATCHES };
 
 static bool is_match(const struct listed_group *a, const struct listed_group *b, enum match how)

@@ -55,7 +55,8 @@ static void keep_common_settings(const struct members *m, bool both[N_SETTINGS])
 }
 
 /*
- * Assign a class to each group: its number, or if `both` is given, that of the first group with the same settings.
+ * Assign a class to each group. The class is the group's number or, if `both` is given, the number of the first group
+ * with the same settings.
  */
 static void classify_groups(struct members *m, struct arena *a, const bool *both)
 {
@@ -107,7 +108,7 @@ static int list_members(const struct diff *d, const struct members *a, const str
             continue;
         names_add(seen, x->name, i);
         m = (struct grouped_param){ x->name, names_find(a->of, x->name), names_find(b->of, y->name) };
-        /* layouts list frozen parameters or not; a parameter with moments is in a group of each */
+        /* only some layouts list frozen parameters, but every layout lists a parameter with moments in a group */
         if ((m.a >= 0 && m.b >= 0) || ((m.a >= 0 || m.b >= 0) && source_same_layout(a->s, b->s) &&
                                        x->state[STATE_EXP_AVG] && y->state[STATE_EXP_AVG]))
             (*out)[n++] = m;

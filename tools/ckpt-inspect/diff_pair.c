@@ -303,9 +303,9 @@ static bool has_optimizer_states(const struct view *v)
 }
 
 /*
- * Returns true if the tensor is not a parameter, and the layouts differ or the tensor is a state of the optimizer while
- * the other side has none. In other layouts such tensors have other names and locations, and --weights-only leaves
- * states of the optimizer out, so it is not a difference if one is missing.
+ * Returns true if it is no difference that the other side lacks the tensor. This is never so for a parameter. For other
+ * tensors it is so in two cases. If the layouts differ, such tensors have other names and locations. If the tensor is a
+ * state of the optimizer, the other side may have no states of an optimizer, for example because of --weights-only.
  */
 static bool is_apart(const struct diff *d, const struct view_tensor *t, const struct view *other)
 {
@@ -436,8 +436,8 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
 }
 
 /*
- * Pairs of an fp32 and a 16-bit tensor are compared after rounding. Check the CRCs of the records with the tensors of
- * these pairs in checkpoint A if of_a is true, else in B.
+ * Check the CRCs of the records with the tensors that are compared after rounding (an fp32 tensor on one side, a 16-bit
+ * tensor on the other). Check those in checkpoint A if of_a is true, else those in B.
  */
 static int check_rounded_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {

@@ -125,7 +125,7 @@ static int read_patch_block(const void *ctx, const struct delta_range *from, voi
     return rc;
 }
 
-/* Returns true if the pair differs. A pair that is not compared, or is on one side only, differs. */
+/* Returns true if the pair differs. A pair counts as different if it is not compared, or if only one side has it. */
 static bool pair_differs(const struct diff *d, const struct diff_pair *p)
 {
     return !p->b || p->unlike || p->job < 0 || d->job[p->job].diff.n_differ > 0;

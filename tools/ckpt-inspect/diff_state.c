@@ -361,8 +361,8 @@ static void compare_overflow(struct diff_walk *w)
 }
 
 /*
- * Compare a counter that repeats a number which compare_run() has found equal. Without this, a file whose two counters
- * contradict each other would be equal to one in which they agree.
+ * Compare a counter that repeats a number which compare_run() has found equal. Without this check, a file whose two
+ * counters contradict each other would be equal to a file whose counters agree.
  */
 static void compare_repeated(struct diff_walk *w, const char *key, struct both v, int64_t a, int64_t b)
 {
@@ -482,8 +482,8 @@ static const struct pt *settings_file(const struct source *s)
 }
 
 /*
- * Compare a value of the optimizer's dict, which is not a setting of a group, with that of the other side. The form in
- * which states are stored does not count. `first`: the value is that of the first side.
+ * Compare a value of the optimizer's dict, which is not a setting of a group, with the value of the other side. The
+ * form in which states are stored does not count. `first`: the value is from the first side.
  */
 static void compare_optimizer_value(struct diff_walk *w, json_t *list, const struct source_value *v,
                                     const struct source *other, bool first)
