@@ -20,7 +20,7 @@
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"
 
-/* A job, and how the source was described as the layout of OUT. */
+/* A job, the target that was made from the source in the layout of OUT, and the notes from making it. */
 struct convert_step {
     struct convert_job *j;
     const struct layout_target *t;
@@ -284,8 +284,8 @@ static int check_input(const struct convert_job *j, struct source *s, struct rep
 }
 
 /*
- * Open IN. Without optimizer its files, which are by far the larger part, are opened only if they alone hold the
- * weights.
+ * Open IN. With no_optimizer, the optimizer's files are opened only if they alone hold the weights, because they are by
+ * far the larger part of IN.
  */
 static struct source *open_input(struct convert_job *j, struct report **found, struct report *notes, struct err *e)
 {

@@ -45,8 +45,8 @@ struct convert_job {
      */
     struct source *(*open_input)(void *ctx, struct report **found, struct report *notes, struct err *e);
     /*
-     * Inspect or change the source before it is described as the layout of OUT. Returns 0, CONVERT_JOB_DONE, or -1 with
-     * *e filled.
+     * Inspect or change the source before the target is made from it. Returns 0, CONVERT_JOB_DONE, or -1 with *e
+     * filled.
      */
     int (*prepare)(void *ctx, struct source *s, struct err *e);
     /* Return an object with additional keys for --json. */

@@ -217,7 +217,7 @@ static int refuse_export_usage(struct export_job *j, const char *what)
     return -1;
 }
 
-/* The first option that was given of those for the export alone, and of those for the import alone. */
+/* The first given option that applies to the export only, and the first that applies to the import only. */
 struct export_given {
     struct export_job *job;
     const char *exports, *imports;      /* names without "--"; NULL: none */

@@ -14,8 +14,8 @@
 /* ---- export ---- */
 
 /*
- * Open the input. The optimizer's files, which are by far the larger part, are opened only if the fp32 masters are
- * needed.
+ * Open the input. The optimizer's files are opened only if the fp32 masters are needed, because these files are by far
+ * the larger part.
  */
 static struct source *open_export_input(void *ctx, struct report **r, struct report *notes, struct err *e)
 {
@@ -76,7 +76,7 @@ static int by_tag_name(const void *a, const void *b)
 
 /*
  * Returns true if the folder is a checkpoint with a name that the trainer gives. A folder with another name is the
- * result of a conversion and contains a step that already exists.
+ * result of a conversion; its step already exists under the trainer's name.
  */
 static bool is_trainer_tag(const char *dir, const char *name)
 {

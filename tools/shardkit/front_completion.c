@@ -39,7 +39,10 @@ static bool append_tool_script(struct strbuf *text, const char *const *words, co
     return ok;
 }
 
-/* Returns true if a verb before `v` in the table starts the same tool; if v is NULL, if any verb starts it. */
+/*
+ * Returns true if a verb before `v` in the table starts the same tool. If v is NULL, all verbs of the table are
+ * examined.
+ */
 static bool is_tool_known(const char *tool, const struct front_verb *v)
 {
     for (const struct front_verb *before = verbs; before->name && before != v; before++)
