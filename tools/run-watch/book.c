@@ -82,7 +82,7 @@ out:
     return rc;
 }
 
-/* Rename a book that cannot be parsed. Its records are lost, but the run continues to be watched. */
+/* Rename a book that cannot be parsed. Its records are lost, but the check of the run continues. */
 static int rename_damaged_book(const struct book *b, struct err *e)
 {
     char *aside = str_fmt("%s.damaged", b->path);

@@ -50,7 +50,7 @@ static struct word cut_word(const char *text)
 
 /*
  * Make default names unique. If two words without NAME= would have the same name, their whole paths become their names.
- * Only words for which the user wrote the same NAME describe one run together.
+ * If the user wrote the same NAME for several words, these describe one run together and keep it.
  */
 static void part_alike(struct word *word, int n)
 {

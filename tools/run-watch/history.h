@@ -52,8 +52,8 @@ enum history_value { HISTORY_LOSS, HISTORY_RATE, HISTORY_ITERATION_S };
 /* Returns the index of the first point of the last hour. */
 int history_hour(const struct history *h);
 /*
- * Returns the median of the known values of points [from, to), or NaN if there are none. *n_known receives their
- * number.
+ * Returns the median of the known values of points [from, to). Returns NaN if no value is known. *n_known receives the
+ * number of known values.
  */
 double history_median(const struct history *h, enum history_value what, int from, int to, int *n_known);
 /*

@@ -61,7 +61,7 @@ static void keep_line(char **to, const char *line)
 
 static void add_line(struct history *h, char *line)
 {
-    /* The message may follow an incomplete line of another rank, so it is searched in the whole line. */
+    /* The message may follow an incomplete line of another rank, so it may be anywhere in the line. */
     if (strstr(line, "replicated parameter differs between tensor rank")) {
         keep_line(&h->drift, line);
     } else if (str_starts(line, " iteration ")) {

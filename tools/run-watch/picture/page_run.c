@@ -56,7 +56,7 @@ static void write_page_number(struct strbuf *out, double v, int digits)
 
 /*
  * A column "name":[...] of n numbers on the page. v is the address of the first number; consecutive numbers are
- * `stride` doubles apart. at[] is the indices of the numbers to write; NULL: all, in order. `less` is subtracted from
+ * `stride` doubles apart. at[] has the indices of the numbers to write; NULL: all, in order. `less` is subtracted from
  * each number.
  */
 struct page_column {
@@ -80,8 +80,8 @@ static void add_column(struct strbuf *out, const struct page_column *c)
 }
 
 /*
- * Where the positions of an event on all axes are stored, for an array of structs of `size` bytes. The other members
- * are offsets of fields in such a struct.
+ * The location of an event's positions on all axes, in an array of structs. `size` is the size of a struct in bytes.
+ * The other members are offsets of fields in the struct.
  */
 struct page_places {
     const char *first;
@@ -359,8 +359,8 @@ static bool is_late(const struct past_slow *s)
 }
 
 /*
- * Write a cell for each rank that was slow in a range of time. "n" is the number of lines about this rank, "of" the
- * number of all lines in the range.
+ * Write a cell for each rank that was slow in a range of time. In a cell, "n" is the number of lines about this rank,
+ * and "of" is the number of all lines in the range.
  */
 static void write_slow_rank_cells(struct strbuf *out, const struct past *p, double t0)
 {
