@@ -344,6 +344,14 @@ static void print_forms_of_experts(const struct diff *d)
                source_path(fused_a ? b : a), source_path(fused_a ? a : b));
 }
 
+/* Returns true if one side has the weights as 16-bit numbers alone, and the other one as fp32 alone. */
+static bool has_other_types(const struct diff *d)
+{
+    const bool *a = d->state_in_a, *b = d->state_in_b;
+
+    return a[STATE_BF16] != a[STATE_FP32] && b[STATE_BF16] != b[STATE_FP32] && a[STATE_BF16] != b[STATE_BF16];
+}
+
 static void print_verdict(const struct diff *d)
 {
     int total = count_differing_tensors(d);
@@ -355,12 +363,16 @@ static void print_verdict(const struct diff *d)
         print_way_to_compare(d);
         return;
     }
+    if (count_compared(d) == 0 && has_other_types(d))
+        cli_printf(stdout, "note: the weights are fp32 on one side only; ckpt-edit cast fp32 IN OUT, or cast bf16, "
+                           "converts a side for a comparison\n");
     printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
     if (total)
         printf("%d differ%s%s%s\n", total, total == 1 ? "s" : "", !state ? "" : ", and so ",
                !state ? "" : d->a->source ? "does the state of the run" : "do other values");
     else if (count_compared(d) == 0)
-        printf("no tensor is in both%s%s%s\n", state ? ", and " : "", state ? other : "",
+        printf("%s%s%s%s\n", has_other_types(d) ? "no weights have one type on both sides" : "no tensor is in both",
+               state ? ", and " : "", state ? other : "",
                !state ? "" : d->a->source ? " differs" : " differ");
     else if (state)
         printf("equal, but %s %s\n", other, d->a->source ? "differs" : "differ");

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
@@ -70,9 +71,16 @@ static int read_delta_index(struct delta *d, const struct delta_tail *t, struct 
 
 struct delta *delta_open(const char *path, struct err *e)
 {
-    struct delta *d = xcalloc(1, sizeof *d);
+    struct delta *d;
     struct delta_tail t;
+    struct stat st;
 
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        err_data(e, path, ERR_NO_BYTE, "is a folder, not a patch of 'ckpt-inspect diff --patch'; the arguments of "
+                                       "'ckpt-edit apply' are PATCH IN OUT");
+        return NULL;
+    }
+    d = xcalloc(1, sizeof *d);
     d->path = xstrdup(path);
     d->files = files_new();
     d->arena = arena_new(0);
