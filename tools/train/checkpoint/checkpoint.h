@@ -341,8 +341,8 @@ struct checkpoint_saved {
     enum save_outcome outcome;
     int rank;                   /* set by checkpoint_save_wait(): the rank whose outcome this is */
     /*
-     * On rank 0: time from the start of the save until it was published. On other ranks: until this rank's part was on
-     * disk.
+     * Duration of the save in seconds. On rank 0 it ends when the checkpoint is published, on other ranks when the
+     * rank's part is on disk.
      */
     double wall_s;
     char path[512];             /* DIR/global_step20 */

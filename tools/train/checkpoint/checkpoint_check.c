@@ -8,8 +8,8 @@
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /*
- * Returns the end of an error message: the option with which the checkpoint can be loaded in spite of the finding.
- * Returns "" if there is no such option.
+ * Returns the end of the error message for a finding. It names the option that accepts the finding, so that the
+ * checkpoint can be loaded. Returns "" if there is no such option.
  */
 static const char *way_on(const struct finding *f)
 {

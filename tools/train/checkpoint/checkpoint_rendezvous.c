@@ -201,10 +201,10 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
 }
 
 /*
- * Remove a folder that another process may still be using: it may be creating a file in the folder, or renaming the
- * folder to its final name, because it has not noticed the end of the save yet. The removal is therefore tried again
- * for two seconds. A .part folder is first renamed to .gone.part, so it is either published completely or not at all.
- * It is no error if the folder does not exist. A folder that contains foreign files is kept.
+ * Remove a folder that another process may still be using. A process that has not noticed the end of the save may
+ * create a file in the folder, or rename the folder to its final name. The removal is therefore tried again for two
+ * seconds. A .part folder is first renamed to .gone.part, so it is either published completely or not at all. It is no
+ * error if the folder does not exist. A folder that contains foreign files is kept.
  */
 static int remove_save_folder(const char *path, enum replace_what what, struct err *e)
 {

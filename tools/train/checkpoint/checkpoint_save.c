@@ -279,8 +279,8 @@ static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
 /* ---- 3. writing ---- */
 
 /*
- * Begin to wait for the writer or the copying thread. The disk may be slow, so the watch reports a long wait but never
- * ends the run because of it.
+ * Begin to wait for the writer or the copying thread. The watch reports a long wait, but never ends the run because of
+ * this wait, because the disk may be slow.
  */
 static void wait_begin(const struct checkpoint_saver *v, const char *what)
 {

@@ -25,7 +25,7 @@ struct spike {
     double usual;               /* the median with which the last loss was compared */
 };
 
-/* Add the loss of an iteration. Returns true if it is a jump, and the first one of an incident. */
+/* Add the loss of an iteration. Returns true if the loss is the first jump of an incident. */
 bool spike_add_loss(struct spike *s, double loss);
 
 /* ---- slower iterations ---- */

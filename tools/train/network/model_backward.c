@@ -15,8 +15,8 @@ struct way {
 };
 
 /*
- * Recompute the data of block i that was not stored: with RECOMPUTE_FULL everything from LN1 on, otherwise only the
- * outputs that are cheap to compute.
+ * Recompute the data of block i that was not stored. With RECOMPUTE_FULL this is everything, beginning with LN1;
+ * otherwise it is only the outputs that are cheap to compute.
  */
 static int recompute(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
@@ -122,13 +122,16 @@ static int gather_wait(const struct way *f, struct err *e)
     return 0;
 }
 
-/* Returns the address at which all rows of the micro-batch are, once they have been gathered. */
+/* Returns the address of all rows of the micro-batch. The rows are valid once they have been gathered. */
 static const void *all_rows(const struct model *m, const void *own)
 {
     return gathered_rows(m, &m->backward.part[0], own);
 }
 
-/* Gather the rows `own` of all tensor ranks, and wait for them. *all is set to the address of all rows. */
+/*
+ * Gather the rows `own` of all tensor ranks, and wait until all have arrived. *all is set to the address of the
+ * gathered rows.
+ */
 static int gather_all_rows(const struct way *f, const void *own, const void **all, struct err *e)
 {
     *all = all_rows(f->m, own);

@@ -184,8 +184,8 @@ MUST_CHECK int model_sum_copies(struct model *m, int block, struct dev_stream *s
 /* ---- model_forward.c ---- */
 
 /*
- * Returns the parameters of the dropout at site `where` of a block, for the rows from `row` on. Its key depends only on
- * (seed, step, block, site), so it is the same in every topology.
+ * Returns the parameters of the dropout at site `where` of a block, for rows that begin at `row`. The key of the
+ * dropout depends only on (seed, step, block, site), so it is the same in every topology.
  */
 struct kernel_dropout model_dropout(const struct model *m, const struct micro_batch *mb, int block,
                                     enum model_site where, int64_t row);

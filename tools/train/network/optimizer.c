@@ -294,7 +294,10 @@ int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struc
         return 0;
     while (p->g->bucket[i].block != block)
         i++;
-    /* A rounded bucket uses the same buffer as the last bucket but one, whose reduction must therefore be complete. */
+    /*
+     * A rounded bucket uses the buffer of the bucket before the previous one. The reduction of that bucket must
+     * therefore be complete.
+     */
     if (rounds(&p->o) && i >= 2 && average_bucket_grads(p, i - 2, s, e) < 0)
         return -1;
     return reduce(p, i, s, e);
@@ -308,7 +311,10 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     for (int i = 0; i < n && !rounds(&p->o); i++)
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-    /* Average the buckets of blocks first, because the other buckets were started last, or use the same buffers. */
+    /*
+     * Average the buckets of blocks first. The reductions of the other buckets were started last, or use the same
+     * buffers.
+     */
     for (int i = 0; i < n; i++)
         if (p->g->bucket[i].block >= 0 && average_bucket_grads(p, i, s, e) < 0)
             return -1;

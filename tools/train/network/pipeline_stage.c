@@ -95,8 +95,8 @@ static void add_embedding(struct stage *s, bool copy)
 }
 
 /*
- * Returns the ranges of parameters that data-parallel rank dp owns: the intersections of parameters with its parts of
- * buckets.
+ * Returns the ranges of parameters that data-parallel rank dp owns. These are the intersections of the parameters with
+ * the parts of buckets that the rank owns.
  */
 struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n)
 {

@@ -48,8 +48,8 @@ static int refuse_missing_option(const struct train_opts *o, enum options_stage 
 }
 
 /*
- * If several options are missing, report all of them in one message. If only one is missing, the check that needs it
- * reports it in more detail.
+ * If several options are missing, report all of them in one message. If only one is missing, the check that needs this
+ * option reports more detail.
  */
 static int check_missing(const struct train_opts *o, enum options_stage stage, struct err *e)
 {

@@ -76,8 +76,8 @@ int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64
 }
 
 /*
- * Returns the number of iterations from `consumed` on that have the same batch size, while the ramp lasts. The batch
- * size never decreases as `consumed` grows, so the last of these iterations is found by bisection. Even a ramp of
+ * Returns the number of iterations, beginning at `consumed`, that have the same batch size while the ramp lasts. The
+ * batch size never decreases as `consumed` grows, so the last of these iterations is found by bisection. Even a ramp of
  * millions of iterations then takes only a few steps for each batch size.
  */
 static int64_t same_batch(const struct schedule_ramp *r, int64_t consumed)

@@ -17,7 +17,7 @@ struct batches_opts {
     int b, s;
     int dp, d;                  /* number of data-parallel ranks, and this rank's number among them */
     int n_slots;
-    int64_t vocab;              /* number of rows of the vocabulary; a token that is not less is an error */
+    int64_t vocab;              /* number of rows of the vocabulary; every token must be less than this number */
     int64_t eod;                /* end-of-document token; -1: unknown */
     bool eod_mask_loss;         /* compute no loss where the input is EOD */
     bool reset_positions;       /* positions start again at 0 after EOD */

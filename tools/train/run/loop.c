@@ -39,10 +39,10 @@ struct observer {
     struct throughput throughput;       /* used on rank 0 only, like the next two members */
     struct spike spike;
     bool became_slow;           /* the run has become slower, and the other ranks have not been informed yet */
-    int64_t slow_from;          /* the iteration from which on all ranks are timed; 0: they are not timed */
+    int64_t slow_from;          /* the first iteration in which all ranks are timed; 0: they are not timed */
     /*
-     * The time (clock_s()) of the last line about the ranks' times, and the time that this rank had waited for others
-     * by then.
+     * The time (clock_s()) at which the last line about the ranks' times was printed, and how long this rank had waited
+     * for others until then.
      */
     double ranks_s, waited_s;
 };

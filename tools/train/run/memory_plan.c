@@ -218,8 +218,8 @@ static bool is_possible(const struct trainer *t, const struct setting *x)
 }
 
 /*
- * Returns the number of bytes of memory of the stage that needs most, with the settings *x. Returns UINT64_MAX if these
- * settings are not possible.
+ * Returns the number of bytes of memory that the most demanding stage needs with the settings *x. Returns UINT64_MAX if
+ * these settings are not possible.
  */
 static uint64_t need_of(const struct trainer *t, const struct setting *x)
 {

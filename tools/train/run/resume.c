@@ -102,8 +102,9 @@ static void apply_saved_real(struct trainer *t, double *option, size_t field, do
 }
 
 /*
- * Set the options of the optimizer to the settings that the checkpoint has with the optimizer's state (docs/training.md
- * 4.3). Must be called before the options are printed, because the printed values must be those in effect.
+ * Set the options of the optimizer to the settings that the checkpoint stores with the optimizer's state
+ * (docs/training.md 4.3). Must be called before the options are printed, because the printed values must be those in
+ * effect.
  */
 static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {

@@ -18,7 +18,7 @@ struct trainer;
  */
 MUST_CHECK int resume_open(struct trainer *t, struct err *e);
 /*
- * Set the options of the optimizer to the settings that the checkpoint has with the optimizer's state. If requested,
+ * Set the options of the optimizer to the settings that the checkpoint stores with the optimizer's state. If requested,
  * also set the learning-rate schedule to the checkpoint's. Afterwards the options have the values that are in effect.
  * Does nothing without a checkpoint.
  */

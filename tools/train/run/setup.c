@@ -224,8 +224,8 @@ static int resolve_shapes(struct trainer *t, struct err *e)
 /* ---- memory, model and optimizer ---- */
 
 /*
- * Number of tokens in a step from which on digests of all weights are recorded in each step. Such a step takes a
- * thousand times as long as reading the weights once: it has 6 operations per token and parameter at 400 TFLOP/s,
+ * The minimum number of tokens in a step for which digests of all weights are recorded in each step. Such a step takes
+ * a thousand times as long as reading the weights once: it has 6 operations per token and parameter at 400 TFLOP/s,
  * whereas reading takes 2 bytes per parameter at 3 TB/s.
  */
 enum { DIGEST_TOKENS = 50000 };

@@ -57,8 +57,8 @@ static int apply_saved_position(struct trainer *t, const struct model_config *c,
 }
 
 /*
- * Set the option for epsilon to the checkpoint's value. Only a Transformers folder contains this value, and it is used
- * only if the weights have not been trained with another value since they came from there.
+ * Set the option for epsilon to the checkpoint's value. Only a Transformers folder contains this value. The value is
+ * used only if the weights have not been trained with another epsilon since they were imported from that folder.
  */
 static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
 {
@@ -151,9 +151,9 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 }
 
 /*
- * Choose the padded vocabulary size V (docs/training.md 2.2). If the checkpoint's V can be divided by the tensor
- * degree, V is the checkpoint's, because the padding rows have been trained. Otherwise V is --pad-vocab-size-to or, if
- * that is not given, the next multiple of 128 * tp.
+ * Choose the padded vocabulary size V (docs/training.md 2.2). V is the checkpoint's V if the tensor degree divides it,
+ * because the padding rows have been trained. Otherwise V is --pad-vocab-size-to or, if that is not given, the next
+ * multiple of 128 * tp.
  */
 static int choose_vocab(struct trainer *t, struct err *e)
 {

@@ -65,10 +65,10 @@ static int update(struct trainer *t, int64_t batch, double norm, double scale, s
 }
 
 /*
- * Update the weights or skip the step, as the loss scale requires. Like the reference, this divides the gradients by
- * the loss scale after it has been updated for this step. If this update doubled the scale, the gradients are divided
- * by twice the value with which they were multiplied. With --unscale-with-step-scale they are divided by the value with
- * which they were multiplied.
+ * Update the weights or skip the step, as the loss scale requires. Like the reference, the function first updates the
+ * loss scale for this step, and then divides the gradients by the new scale. If the update doubled the scale, the
+ * gradients are divided by twice the value with which they were multiplied. With --unscale-with-step-scale they are
+ * divided by the value with which they were multiplied.
  */
 static int scaled_update(struct trainer *t, struct step *x, struct err *e)
 {
