@@ -32,7 +32,7 @@ struct ckptedit {
     bool allow_lost;
     struct inputs inputs;       /* what the command reads, except IN */
     bool holes;                 /* the command accepts an IN in which files are missing */
-    bool only_types;            /* the command changes no names and sizes, so OUT has the contradictions of IN */
+    bool only_types;            /* the command changes neither names nor sizes, so contradictions in IN remain in OUT */
     struct strbuf log;          /* journal of what salvage has restored; it is stored in the result */
     struct strbuf shape;        /* the words of the command line, without IN, on which the result depends */
 };

@@ -201,7 +201,7 @@ static int split_name(struct edit *x, const char *word, const char **name, int *
     return *state < 0 ? -1 : 0;
 }
 
-/* Set *e to the reason why no tensor matches the argument of zero. */
+/* Set *e to the reason why no tensor matches the argument of the command zero. */
 static void miss(const struct source *s, const char *word, const char *pattern, int state, struct err *e)
 {
     bool named = false;

@@ -31,7 +31,7 @@ struct damaged {
     struct salvage x;
     int n_weights;                      /* number of parameters with damaged weights */
     int n_intact;                       /* number of parameters without any damage */
-    int n_absent;                       /* number of errors about parameters that no file has, or of another form */
+    int n_absent;                       /* errors about parameters that no file has, or that contradict config.json */
     bool lost_files;                    /* a finding of opening reports lost or unreadable files, or lost parameters */
     bool no_optimizer;                  /* the checkpoint has no file with optimizer states */
 };

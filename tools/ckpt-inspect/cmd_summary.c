@@ -56,8 +56,8 @@ static int64_t count_params(const struct source *s)
     int64_t n = source_has_unknown_family(s) ? 0 : model_n_params(&s->config);
 
     /*
-     * In a layout whose shapes are only in the files of the parameters, they are not known here, because these files
-     * are not opened.
+     * Some layouts store shapes only in the files of the parameters. These files are not opened here, so the shapes are
+     * unknown.
      */
     for (int i = 0; source_has_unknown_family(s) && source_lists_shapes(s) && i < s->n_params; i++)
         if (!s->param[i].shared_with)

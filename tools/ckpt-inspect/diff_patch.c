@@ -111,7 +111,7 @@ struct patch {
     const struct diff *d;
     struct delta_index x;
     struct patch_maps *maps;            /* [x.n] */
-    int n_values;                       /* tensors other than parameters that differ, which a delta does not hold */
+    int n_values;                       /* differing tensors that are not parameters; a delta does not hold them */
 };
 
 static int read_patch_block(const void *ctx, const struct delta_range *from, void *buf, struct err *e)
