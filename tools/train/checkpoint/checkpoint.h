@@ -157,8 +157,8 @@ struct checkpoint_load_opts {
     const struct dev_ops *dev;
     struct dev_stream *stream;
     /*
-     * The data-parallel ranks of the stage. They call checkpoint_load() together, and each byte is read by only one of
-     * them. NULL: this rank reads everything that it needs itself.
+     * The data-parallel ranks of the stage. They call checkpoint_load() together, and only one rank reads each byte.
+     * NULL: this rank reads everything that it needs itself.
      */
     struct comm *dp;
     int threads;                /* number of reading threads; 0 = 2 */

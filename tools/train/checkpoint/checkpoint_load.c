@@ -382,7 +382,7 @@ static char *weights_at(const struct load *l, const struct stage_run *r)
     return (char *)l->dst->weights + (l->s->param[r->param].at + r->from) * dtype_size(l->o->weights);
 }
 
-/* Returns true if this rank computes the weights from master weights that the plan reads anyway. */
+/* Returns true if this rank computes the weights from master weights that the plan reads in any case. */
 static bool come_along(const struct load *l, int param, int dp)
 {
     return plans_for(l, dp) && !is_transposed_param(l, param) &&
@@ -421,7 +421,7 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
 
 /*
  * Request a run of the tied copy and the same run of the first stage's embedding, so that the two can be compared. The
- * values that are loaded are those of the embedding.
+ * values of the embedding are loaded.
  */
 static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
 {

@@ -72,7 +72,7 @@ int load_share_weights(const struct load_share *h, void *weights, enum dtype t, 
         const struct comm_data d = { .in = all + (uint64_t)(h->s->dp * own) * size, .out = all, .n = own, .t = t };
         struct comm_req *req = NULL;
 
-        /* Use the same link as after an optimizer step, because training will need it anyway. */
+        /* Use the same link as after an optimizer step, because training needs this link in any case. */
         if (comm_all_gather_start(h->dp, &d, s, &req, e) < 0 || comm_wait(&req, s, e) < 0)
             return -1;
     }

@@ -39,10 +39,10 @@ MUST_CHECK struct digest_set *digest_new(const struct stage *g, const struct sta
                                          const struct kernels *k, const struct digest_groups *c, struct err *e);
 void digest_free(struct digest_set *d);             /* NULL is allowed */
 /*
- * Record digests in each step: those of the tensors that tensor-parallel ranks hold copies of and, if `whole` is set,
- * also those of all weights that have copies. The digests are of the state after the work queued in `s`. No rank waits
- * for another, so on a GPU the cost is only the time of computing the digests, as long as other work is queued. `whole`
- * must be the same on all ranks.
+ * Record digests in each step. They are the digests of the tensors that tensor-parallel ranks hold copies of and, if
+ * `whole` is set, also of all weights that have copies. The digests are of the state after the work queued in `s`. No
+ * rank waits for another, so on a GPU the cost is only the time of computing the digests, as long as other work is
+ * queued. `whole` must be the same on all ranks.
  */
 void digest_record(struct digest_set *d, bool whole, struct dev_stream *s);
 /*

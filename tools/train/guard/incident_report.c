@@ -323,8 +323,8 @@ static void print_alarm_failure(int why)
 static bool is_train_variable(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
 
 /*
- * Returns the environment for the alarm command: that of this process, and the variables that describe the incident.
- * The result is in static memory.
+ * Returns the environment for the alarm command: the environment of this process, and the variables that describe the
+ * incident. The result is in static memory.
  */
 static char **environment(const struct alarm_facts *f)
 {

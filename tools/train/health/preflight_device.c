@@ -100,8 +100,8 @@ void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key)
 }
 
 /*
- * Fill `pool` with copies of one block of random numbers. Compute the sum of squares of each copy, which must have the
- * same bits as that of the block. A memory bit that cannot be written changes the sum.
+ * Fill `pool` with copies of one block of random numbers, and compute the sum of squares of each copy. Each sum must
+ * have the same bits as the sum of the block. A memory bit that cannot be written changes the sum.
  */
 static void check_memory_pool(struct preflight *p, char *pool, uint64_t bytes)
 {

@@ -100,7 +100,7 @@ void trainlog_add_exit_iteration(struct strbuf *sb, int64_t iteration, time_t wh
 void trainlog_add_kill_switch(struct strbuf *sb, const char *path, time_t when);
 /*
  * Append the line about a signal that ended the run, "[exiting program on SIGTERM] datetime: ...". The reference has no
- * such line; the format is that of its other lines about an exit.
+ * such line. The format is the same as in the reference's other lines about an exit.
  */
 void trainlog_add_exit_signal(struct strbuf *sb, int sig, time_t when);
 

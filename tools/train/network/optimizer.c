@@ -196,8 +196,8 @@ static void *element(const struct optimizer *p, void *grads, int64_t at)
 }
 
 /*
- * Add the two gradients of the tied word embedding: that of its use at the input of the first stage, and that of its
- * use in the head of the last stage.
+ * Add the two gradients of the tied word embedding: one from its use at the input of the first stage, the other from
+ * its use in the head of the last stage.
  */
 static int add_tied(struct optimizer *p, const void *head_grad, struct dev_stream *s, struct err *e)
 {

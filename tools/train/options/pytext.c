@@ -40,7 +40,7 @@ char *pytext_float(char out[PYTEXT_FLOAT], double x)
     }
     shortest(fabs(x), digits, &exp10);
     n = (int)strlen(digits);
-    /* Python uses the form with an exponent for numbers below 1e-4 and from 1e16 on. */
+    /* Python uses the form with an exponent for numbers below 1e-4, and for numbers of 1e16 or more. */
     if (exp10 < -4 || exp10 >= 16)
         snprintf(out, PYTEXT_FLOAT, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
                  exp10 < 0 ? '-' : '+', abs(exp10));

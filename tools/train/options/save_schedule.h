@@ -33,8 +33,8 @@ struct save_schedule {
 /*
  * Parse `text` into the ranges of *s; NULL means that there are no ranges. s->rest is not changed. The caller must call
  * save_schedule_free() in any case. `option` is the name of the option for error messages. Fails with ERR_USAGE, naming
- * the column (counted from 1), if a number is missing, or if a range ends before it begins, begins before the end of
- * the previous one, or contains no multiple of its interval.
+ * the column (counted from 1), if a number is missing or a range is invalid. A range is invalid if it ends before it
+ * begins, begins before the end of the previous range, or contains no multiple of its interval.
  */
 MUST_CHECK int save_schedule_parse(struct save_schedule *s, const char *text, const char *option, struct err *e);
 void save_schedule_free(struct save_schedule *s);

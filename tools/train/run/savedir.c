@@ -27,8 +27,8 @@
 /* ---- free space ---- */
 
 /*
- * Get the statistics of the file system that contains `path`. If `path` does not exist, they are those of its nearest
- * existing parent folder. Returns false if there are no statistics.
+ * Get the statistics of the file system that contains `path`. If `path` does not exist, its nearest existing parent
+ * folder is used instead. Returns false if there are no statistics.
  */
 static bool get_fs_stats(const char *path, struct statvfs *fs)
 {
@@ -112,8 +112,8 @@ static int try_rename(const char *from, const char *to, struct err *e)
 }
 
 /*
- * Try the file operations of a save. The names of the files are those of an unfinished save, so that the next run
- * removes them if this process is killed.
+ * Try the file operations of a save. The files get names of an unfinished save, so that the next run removes the files
+ * if this process is killed.
  */
 static int try_save_operations(const struct trainer *t, struct err *e)
 {

@@ -74,7 +74,7 @@ static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
     return 0;
 }
 
-/* Set the type of the weights to that of the checkpoint, unless --bf16 or --fp16 is given. */
+/* Set the type of the weights to the checkpoint's, unless --bf16 or --fp16 is given. */
 static void apply_saved_precision(struct trainer *t, enum dtype saved)
 {
     if (OPTS_GIVEN(&t->o, bf16) || OPTS_GIVEN(&t->o, fp16) || (saved != DTYPE_BF16 && saved != DTYPE_F16))
@@ -276,7 +276,7 @@ static const char *method_of_cut(const struct trainer *t, const char *given)
 }
 
 /*
- * Set the number of blocks of each stage. They are those of the checkpoint, unless the options request another
+ * Set the number of blocks of each stage. The checkpoint determines the numbers, unless the options request another
  * partition. Without a checkpoint, the partition method determines them.
  */
 static int cut_stages(struct trainer *t, struct err *e)
