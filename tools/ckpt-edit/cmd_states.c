@@ -25,7 +25,7 @@ static int apply_states(const struct ckptedit *j, struct edit *x, struct edit_st
 
 /* ---- cast ---- */
 
-/* Give quantised weights the type. Returns 1 if the model is not quantised. */
+/* Convert quantised weights to the type `to`. Returns 1 if the model is not quantised. */
 static int dequantise(struct ckptedit *j, struct edit *x, enum dtype to, struct report *notes, struct err *e)
 {
     struct edit_dequantise_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .fd = -1 };
@@ -45,7 +45,7 @@ static int dequantise(struct ckptedit *j, struct edit *x, enum dtype to, struct 
     return rc;
 }
 
-/* Convert quantised weights to the type `to`. Returns 1 if the model is not quantised. */
+/* Give the weights of a model folder the type FP8, with scales of blocks. */
 static int quantise(struct ckptedit *j, struct edit *x, struct report *notes, struct err *e)
 {
     struct edit_quantise_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .codes_fd = -1,

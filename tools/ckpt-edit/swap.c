@@ -119,7 +119,7 @@ void swap_remove_record(const char *in)
     free(before);
 }
 
-/* Returns true if `dir` is the folder that the record file identifies as the one before the edit. */
+/* Returns true if `dir` is the folder before the edit, as the record file identifies it. */
 static bool is_old(const char *dir, json_int_t folder)
 {
     struct stat st;

@@ -46,7 +46,7 @@ struct diff {
     int n_only_b;
     const struct view_tensor **only_b;
     /*
-     * an optimizer's own copy of fp32 weights, if the other side has no such copy; the first n_masters_a are of the
+     * optimizers' own copies of fp32 weights, if the other side has no such copies; the first n_masters_a belong to the
      * first side
      */
     int n_masters, n_masters_a;

@@ -43,7 +43,7 @@ static int first_layer(const struct view *v)
     return first;
 }
 
-/* Used instead of the number of the first layer if the numbers in names are not those of pipeline layers. */
+/* Used instead of the number of the first layer if the numbers in names are not numbers of pipeline layers. */
 enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)

@@ -598,7 +598,7 @@ static void new_lists(struct diff_state *out)
 
 /*
  * Compare two files of one rank, and add differences in keys that are not known. Arguments and generators are left out:
- * they are those of the rank, and a conversion to another topology and back does not keep them. A file that cannot be
+ * they belong to the rank, and a conversion to another topology and back does not keep them. A file that cannot be
  * opened has been reported when its checkpoint was opened.
  */
 static void compare_rank_files(const struct diff_walk *all, const struct source_file *f, const struct source_file *g,

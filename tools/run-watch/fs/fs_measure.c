@@ -56,7 +56,7 @@ static int parse_du_number(struct fs_measure *m, const char *program, const char
 }
 
 /*
- * Parse the number in the column "Available" of df's output, in units of 1024 bytes. The number is that of the first
+ * Parse the number in the column "Available" of df's output, in units of 1024 bytes. The number is taken from the first
  * line that begins with `name`.
  */
 static int parse_df_available(struct fs_measure *m, const char *name, struct err *e)

@@ -477,7 +477,7 @@ static json_t *facts(const struct past *p, double t0)
 
 void page_add_run(struct strbuf *out, const struct past *p, int columns)
 {
-    /* The time of a point is that of the end of the iteration, so add the duration of the first iteration. */
+    /* The time of a point is the end of its iteration, so add the duration of the first iteration. */
     const double duration_s = isfinite(p->point[0].elapsed_s) && p->point[0].elapsed_s > 0 ? p->point[0].elapsed_s : 0;
     const double t0 = p->point[0].at_s - duration_s;
     json_t *o = facts(p, t0);
