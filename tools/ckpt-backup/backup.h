@@ -21,6 +21,7 @@ struct backup {
     bool pack;                  /* --pack was given */
     bool weights_only;          /* --weights-only was given */
     bool any;                   /* --any was given */
+    const char *delta_from;     /* value of --delta-from; NULL if it was not given */
 };
 
 /* ---- options.c ---- */

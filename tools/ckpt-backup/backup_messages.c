@@ -11,7 +11,7 @@
 struct place_opts backup_place_opts(const struct backup *b)
 {
     return (struct place_opts){ .threads = b->cli.threads, .mem_bytes = b->cli.mem_bytes,
-                                .progress = b->cli.progress, .stopped = cli_stopped };
+                                .progress = b->cli.progress, .stopped = cli_stopped, .base = b->delta_from };
 }
 
 void backup_print_errors(const struct backup *b, const struct report *r)
@@ -46,8 +46,8 @@ const char *backup_time(int64_t s, char buf[24])
 static void print_copy_result(struct backup *b, const struct place *p, const struct place_put *put, double wall_s)
 {
     const struct receipt *r = put->receipt;
-    uint64_t bytes = r->form == FORM_PACK ? receipt_raw_bytes(r) : r->size_bytes;
-    char size[16], rate[16], packed[16], as[32] = "";
+    uint64_t bytes = r->form == FORM_PACK || r->form == FORM_DELTA ? receipt_raw_bytes(r) : r->size_bytes;
+    char size[16], rate[16], packed[16], as[48] = "";
     json_t *o;
 
     if (b->cli.json) {
@@ -61,6 +61,10 @@ static void print_copy_result(struct backup *b, const struct place *p, const str
     bytes_text(bytes, size);
     if (r->form == FORM_PACK)
         snprintf(as, sizeof as, " packed to %s", bytes_text(r->size_bytes, packed));
+    if (r->form == FORM_DELTA)
+        snprintf(as, sizeof as, " as %s of differences", bytes_text(r->size_bytes, packed));
+    if (put->not_smaller)
+        cli_info(&b->cli, "differences from %s would not be smaller, so a whole copy is stored", b->delta_from);
     if (put->there_already)
         cli_info(&b->cli, "%s/%s: exists already, %s: %s%s", p->path, r->name,
                  receipt_is_sound(r) && r->checked ? "verified" : receipt_state(r, ""), size, as);

@@ -10,6 +10,9 @@ static const struct option_row rows[] = {
                           "are kept there",
       FIELD(rules), .marks = CMD_COPY | CMD_PLAN | CMD_FORGET },
     { "pack", .help = "store the copy as one losslessly compressed file (copy)", FIELD(pack), .marks = CMD_COPY },
+    { "delta-from", 0, "NAME", "store the copy as differences from NAME, a whole backup of another step in PLACE, "
+                               "which is needed to restore it. If this is not smaller, a whole copy is stored (copy)",
+      FIELD(delta_from), .marks = CMD_COPY },
     { "any", .help = "copy a folder of any files. The copy is compared byte by byte, but no check is made that the "
                      "files form a checkpoint (copy)", FIELD(any), .marks = CMD_COPY },
     { "apply", .help = "remove the steps that may be removed; the backups of a step are read again before, and if one "
@@ -38,6 +41,8 @@ static const char head[] =
     "\n"
     "Commands:\n"
     "  copy CKPT PLACE           back up all files of a checkpoint\n"
+    "  copy --delta-from NAME CKPT PLACE\n"
+    "                            back up as differences from NAME, a whole backup in PLACE\n"
     "  copy --any FOLDER PLACE   back up any folder, without checking that it is a checkpoint\n"
     "  copy --rules FILE RUN     make all backups that the rules require and that are missing\n"
     "  tar CKPT PLACE            back up to one .tar archive, which all tools can read\n"

@@ -147,10 +147,20 @@ static void warn_latest(const struct backup *b, const struct survey *s)
         cli_warn(&b->cli, "%s: no pointer file names the newest complete step; no step in it may be removed", s->run);
 }
 
-/* Returns -1 with *e set if a step is to be removed from the run, and another checkpoint in the run needs its files. */
-static int check_unreferenced(const struct survey *s, const struct due_action *a, struct err *e)
+/*
+ * Returns -1 with *e set if a step is to be removed from the run, and another checkpoint in the run needs its files, or
+ * if it is to be removed from a place, and a delta there needs it. If `planned` is true, deltas that are to be removed
+ * do not need it.
+ */
+static int check_unreferenced(const struct survey *s, const struct due_action *a, bool planned, struct err *e)
 {
-    return a->verb == DUE_FORGET && a->place == DUE_RUN ? step_check_unreferenced(s, a->step, e) : 0;
+    const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
+
+    if (a->verb != DUE_FORGET)
+        return 0;
+    if (a->place == DUE_RUN)
+        return step_check_unreferenced(s, a->step, e);
+    return rec ? backup_check_unreferenced(s, a->place, rec, planned, e) : 0;
 }
 
 int cmd_plan(struct backup *b)
@@ -168,7 +178,7 @@ int cmd_plan(struct backup *b)
         if (s.action[i].verb == DUE_COPY)
             n_occupied += warn_occupied_name(b, &s, &s.action[i]);
         err_clear(&e);
-        if (check_unreferenced(&s, &s.action[i], &e) < 0)
+        if (check_unreferenced(&s, &s.action[i], true, &e) < 0)
             cli_warn(&b->cli, "%s", e.msg);
         n[s.action[i].verb]++;
     }
@@ -281,9 +291,9 @@ static int read_again(struct backup *b, struct survey *s, const struct due_actio
 
 static int forget_one(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
-    const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
+    struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
     char *path = survey_tag_path(s, a->step);
-    int rc = check_unreferenced(s, a, e);
+    int rc = check_unreferenced(s, a, false, e);
 
     if (rc == 0 && !b->trust_receipts)
         rc = read_again(b, s, a, e);
@@ -291,23 +301,27 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
         rc = survey_check_step(s, a->step, e) < 0 ? -1 : step_remove(path, e);
     else if (rc == 0 && rec)
         rc = place_remove(s->place[a->place], rec, e);
+    if (rc == 0 && rec) {               /* a delta that was removed needs no base */
+        free(rec->base);
+        rec->base = NULL;
+    }
     free(path);
     return rc;
 }
 
-/* Remove every step that may be removed. If a removal fails, continue with the other steps. */
-static int forget_all(struct backup *b, struct survey *s, int *n_done)
+/* Remove the deltas, or all other backups and steps, that may be removed. If one fails, continue with the others. */
+static int forget_some(struct backup *b, struct survey *s, bool deltas, int *n_done)
 {
     struct err e = {0};
     int rc = EXIT_OK;
 
-    if (b->apply && step_sweep(s, &e) < 0)
-        rc = cli_fail(&b->cli, &e);
     for (int i = 0; i < s->n_actions && !cli_stopped(); i++) {
-        if (s->action[i].verb != DUE_FORGET)
+        const bool is_delta = s->action[i].place != DUE_RUN && s->action[i].form == FORM_DELTA;
+
+        if (s->action[i].verb != DUE_FORGET || is_delta != deltas)
             continue;
         err_clear(&e);
-        if ((b->apply ? forget_one(b, s, &s->action[i], &e) : check_unreferenced(s, &s->action[i], &e)) < 0) {
+        if ((b->apply ? forget_one(b, s, &s->action[i], &e) : check_unreferenced(s, &s->action[i], true, &e)) < 0) {
             cli_fail(&b->cli, &e);
             rc = EXIT_BAD;
             continue;
@@ -317,6 +331,20 @@ static int forget_all(struct backup *b, struct survey *s, int *n_done)
             print_action(b, s, &s->action[i]);
     }
     return rc;
+}
+
+/* Remove every step that may be removed. Deltas come first, because a backup is kept that one of them needs. */
+static int forget_all(struct backup *b, struct survey *s, int *n_done)
+{
+    struct err e = {0};
+    int rc = EXIT_OK, rest;
+
+    if (b->apply && step_sweep(s, &e) < 0)
+        rc = cli_fail(&b->cli, &e);
+    if (forget_some(b, s, true, n_done) != EXIT_OK)
+        rc = EXIT_BAD;
+    rest = forget_some(b, s, false, n_done);
+    return rest != EXIT_OK ? rest : rc;
 }
 
 int cmd_forget(struct backup *b)

@@ -149,7 +149,7 @@ static void print_restored_backup(struct backup *b, const struct place *p, const
     }
     cli_info(&b->cli, "%s: %d files, %s restored in %.1f s, equal to what was copied from %s%s",
              b->arg[2], rec->n_files,
-             bytes_text(rec->size_bytes, size), wall_s, rec->source,
+             bytes_text(rec->form == FORM_DELTA ? receipt_raw_bytes(rec) : rec->size_bytes, size), wall_s, rec->source,
              rec->form == FORM_WEIGHTS ? ", without its optimizer files; reshape --weights-only converts it to a "
                                          "checkpoint that train --no-load-optim loads" : "");
 }

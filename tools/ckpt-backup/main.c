@@ -1,5 +1,6 @@
 /* ckpt-backup - make verified copies of checkpoints, and keep them according to rules */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/ckpt-backup/backup.h"
 
@@ -39,13 +40,21 @@ static int run_backup_command(struct backup *b)
         return EXIT_USAGE;
     b->arg = b->words.word + 1;
     b->n_args = b->words.n - 1;
-    b->form = b->any ? FORM_ANY : b->pack ? FORM_PACK : b->weights_only ? FORM_WEIGHTS : cmd->form;
+    b->form = b->any ? FORM_ANY : b->pack ? FORM_PACK : b->delta_from ? FORM_DELTA
+              : b->weights_only ? FORM_WEIGHTS : cmd->form;
     if (b->apply && b->cli.dry_run)
         return cli_usage(&b->cli, "--dry-run and --apply exclude each other");
     if (b->weights_only && (b->pack || b->rules))
         return cli_usage(&b->cli, "--weights-only cannot be combined with --pack or --rules");
     if (b->any && (b->pack || b->weights_only || b->rules))
         return cli_usage(&b->cli, "--any cannot be combined with --pack, --weights-only or --rules");
+    if (b->delta_from && (b->any || b->pack || b->weights_only || b->rules))
+        return cli_usage(&b->cli, "--delta-from cannot be combined with --any, --pack, --weights-only or --rules");
+    if (b->delta_from && rules_is_remote(b->arg[1]))
+        return cli_usage(&b->cli, "--delta-from needs a PLACE that is a folder; %s is a remote", b->arg[1]);
+    if (b->delta_from && (strchr(b->delta_from, '/') || b->delta_from[0] == '.' || !*b->delta_from))
+        return cli_usage(&b->cli, "--delta-from %s: is not the name of a backup; 'ckpt-backup list PLACE' prints the "
+                                  "names", b->delta_from);
     if (b->pack && b->rules)
         return cli_usage(&b->cli, "--pack applies to a single copy; to pack the copies that %s requests, add the line "
                                   "'pack' below the line of the place", b->rules);

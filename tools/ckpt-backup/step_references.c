@@ -115,3 +115,61 @@ int step_check_unreferenced(const struct survey *s, int64_t step, struct err *e)
     free(path);
     return rc;
 }
+
+/* ---- deltas ---- */
+
+static bool is_delta_forgotten(const struct survey *s, int place, const struct receipt *rec)
+{
+    for (int i = 0; i < s->n_actions; i++)
+        if (s->action[i].verb == DUE_FORGET && s->action[i].place == place && s->action[i].form == FORM_DELTA &&
+            s->action[i].step == rec->step)
+            return true;
+    return false;
+}
+
+static bool has_receipt(const struct place_receipts *l, const char *name)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->receipt[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Returns the name of a delta in the place that has no receipt in the list, or NULL. The caller frees it. */
+static char *find_unlisted_delta(const char *place, const struct place_receipts *l)
+{
+    DIR *dir = opendir(place);
+    struct dirent *ent;
+    char *found = NULL;
+
+    while (dir && !found && (ent = readdir(dir)))
+        if (str_ends(ent->d_name, ".delta") && !has_receipt(l, ent->d_name))
+            found = xstrdup(ent->d_name);
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+int backup_check_unreferenced(const struct survey *s, int place, const struct receipt *rec, bool planned,
+                              struct err *e)
+{
+    const struct place_receipts *l = &s->receipts[place];
+    char *unlisted;
+
+    if (rec->form != FORM_WHOLE || rules_is_remote(survey_where(s, place)))
+        return 0;
+    for (int i = 0; i < l->n; i++)
+        if (l->receipt[i]->base && strcmp(l->receipt[i]->base, rec->name) == 0 &&
+            !(planned && is_delta_forgotten(s, place, l->receipt[i]))) {
+            err_data(e, survey_where(s, place), ERR_NO_BYTE, "%s is not removed, because %s needs it", rec->name,
+                     l->receipt[i]->name);
+            return -1;
+        }
+    unlisted = find_unlisted_delta(survey_where(s, place), l);
+    if (!unlisted)
+        return 0;
+    err_data(e, survey_where(s, place), ERR_NO_BYTE,
+             "%s is not removed, because %s, which has no receipt, may need it", rec->name, unlisted);
+    free(unlisted);
+    return -1;
+}

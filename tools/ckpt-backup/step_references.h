@@ -11,5 +11,11 @@
  * index.h5 names the files that it reads. Returns -1 with ERR_DATA if one does, or if the run cannot be searched.
  */
 MUST_CHECK int step_check_unreferenced(const struct survey *s, int64_t step, struct err *e);
+/*
+ * Check that no delta in the place needs the backup, except those that the schedule removes, too, if `planned` is true.
+ * Returns -1 with ERR_DATA if one does, or if the place holds a delta whose receipt cannot be read.
+ */
+MUST_CHECK int backup_check_unreferenced(const struct survey *s, int place, const struct receipt *rec, bool planned,
+                                         struct err *e);
 
 #endif

@@ -391,7 +391,7 @@ void survey_warn_newer(const struct survey *s, const struct backup *b)
     }
 }
 
-const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form)
+struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form)
 {
     const struct place_receipts *l = &s->receipts[place];
 

@@ -53,6 +53,6 @@ char *survey_tag_path(const struct survey *s, int64_t step);
 /* Return the path of the place, or, if `place` is DUE_RUN, of the run's folder. */
 const char *survey_where(const struct survey *s, int place);
 /* Return the receipt of the backup of `step` in this place and form, or NULL if there is none. */
-const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form);
+struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form);
 
 #endif

@@ -195,6 +195,8 @@ int verdict_bytes(const struct place_opts *o, const struct receipt *rec, const c
 
     if (rec->form == FORM_PACK)
         return packing_check(o, rec, path, r, e);
+    if (rec->form == FORM_DELTA)
+        return differing_read(o, rec, path, NULL, r, e);
     if (rec->form == FORM_TAR)
         add_crc_run(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
     for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++)

@@ -211,6 +211,50 @@ static int refuse_local_foreign(const struct receipt *rec, const char *final, st
     return found ? -1 : 0;
 }
 
+/* Read the receipt of the base of a delta. Returns NULL with *e set if the base cannot serve. The caller frees it. */
+static struct receipt *open_delta_base(const struct place *p, const struct content *c, struct err *e)
+{
+    struct receipt *base = local_read_receipt(p, p->o.base, e);
+    struct report *r = report_new();
+    bool well = base != NULL;
+
+    if (base)
+        local_check_files(p, base, r);
+    if (!base && e->kind == ERR_NONE) {
+        err_usage(e, "%s: holds no backup named '%s'; 'ckpt-backup list' prints the names", p->path, p->o.base);
+    } else if (base && (base->form != FORM_WHOLE || strcmp(base->tag, c->tag) == 0)) {
+        err_usage(e, "%s/%s: cannot be the base of a delta, because it is %s; give a whole copy of another step",
+                  p->path, base->name, base->form != FORM_WHOLE ? "no folder with a whole copy" : "the same step");
+        well = false;
+    } else if (base && (!base->intact || report_count(r, SEV_ERROR))) {
+        err_data(e, p->path, ERR_NO_BYTE, "the backup %s is damaged, so it cannot be the base of a delta; copy its "
+                                          "step again, or give another base", base->name);
+        well = false;
+    }
+    report_free(r);
+    if (well)
+        return base;
+    receipt_free(base);
+    return NULL;
+}
+
+/* Write the differences from the base into the stage. Fails with out->not_smaller if a whole copy is not larger. */
+static int copy_differences(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                            struct place_put *out, struct err *e)
+{
+    struct receipt *base = open_delta_base(p, c, e);
+    int rc = base ? differing_put(&p->o, c, rec, base, s->part, e) : -1;
+
+    out->moved_bytes = c->size_bytes;
+    out->not_smaller = rc == 0 && rec->size_bytes >= c->size_bytes;
+    if (out->not_smaller) {
+        err_data(e, s->part, ERR_NO_BYTE, "is not smaller than a whole copy");
+        rc = -1;
+    }
+    receipt_free(base);
+    return rc;
+}
+
 /* Copy the bytes of the source into the stage, and set their sums in the receipt. */
 static int copy_content_to_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                                  struct place_put *out, struct err *e)
@@ -222,6 +266,8 @@ static int copy_content_to_stage(struct place *p, const struct content *c, struc
         out->moved_bytes = c->size_bytes;
         return packing_put(&p->o, c, rec, s->part, e);
     }
+    if (rec->form == FORM_DELTA)
+        return copy_differences(p, c, rec, s, out, e);
     if (rec->form == FORM_TAR && tar_place(&t, rec, e) < 0)
         return -1;
     rc = rec->form == FORM_TAR ? reserve_tar(&t, s->part, s->resumed, e) : reserve_files(rec, s->part, s->resumed, e);
@@ -353,9 +399,9 @@ static int put_new_local_backup(struct place *p, const struct content *c, struct
         rc = build_local_backup(p, c, out->receipt, &s, out, e);
         /*
          * Discard the stage in two cases in which it cannot be resumed: its bytes are wrong, or it is an unfinished
-         * packed file.
+         * packed file or delta.
          */
-        if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
+        if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK || out->receipt->form == FORM_DELTA))
             stage_discard(&s);
         stage_close(&s);
     }
@@ -384,6 +430,12 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
         out->receipt = place_new_receipt(c, form);
         rc = put_new_local_backup(p, c, out, final, e);
     }
+    if (rc < 0 && out->not_smaller) {
+        err_clear(e);
+        receipt_free(out->receipt);
+        out->receipt = NULL;
+        rc = local_put(p, c, FORM_WHOLE, out, e);
+    }
     receipt_free(old);
     free(name);
     free(final);
@@ -404,7 +456,7 @@ static int restore_backup_bytes(const struct place *p, const struct receipt *rec
 
     o.job = s->job;
     o.folder = parent;
-    for (int i = 0; i < rec->n_files && rec->form != FORM_PACK; i++) {
+    for (int i = 0; i < rec->n_files && rec->form != FORM_PACK && rec->form != FORM_DELTA; i++) {
         const struct receipt_file *f = &rec->file[i];
         struct transfer_run *r = transfer_add(&t, rec->form == FORM_TAR ? xstrdup(from) : path_join(from, f->name),
                                               path_join(s->part, f->name), f->size_bytes);
@@ -413,7 +465,8 @@ static int restore_backup_bytes(const struct place *p, const struct receipt *rec
         r->has_crc = true;
         r->crc = f->crc;
     }
-    rc = rec->form == FORM_PACK ? packing_get(&p->o, rec, from, s->part, e) : transfer_do(&t, &o, NULL, e);
+    rc = rec->form == FORM_PACK ? packing_get(&p->o, rec, from, s->part, e)
+         : rec->form == FORM_DELTA ? differing_read(&p->o, rec, from, s->part, NULL, e) : transfer_do(&t, &o, NULL, e);
     transfer_free(&t);
     free(from);
     free(parent);

@@ -100,6 +100,27 @@ static bool check_parent_folders(const char *top, const char *name, const char *
     return well;
 }
 
+/* Add a finding if the place does not hold the base of a delta, as it was when the delta was made. */
+static void check_delta_base(const struct place *p, const struct receipt *rec, struct report *r)
+{
+    struct err ignored = {0};
+    struct receipt *base = local_read_receipt(p, rec->base, &ignored);
+    struct report *of_base = report_new();
+    char *path = path_join(p->path, rec->name);
+
+    if (!base || base->form != FORM_WHOLE)
+        report_add(r, SEV_ERROR, "base", path, ERR_NO_BYTE, NULL, "needs the whole backup %s, which %s does not hold",
+                   rec->base, p->path);
+    else if (receipt_sums_crc(base) != rec->base_crc)
+        report_add(r, SEV_ERROR, "base", path, ERR_NO_BYTE, NULL,
+                   "was made from another backup %s than the one that %s holds now", rec->base, p->path);
+    else if (local_check_files(p, base, of_base), !base->intact || report_count(of_base, SEV_ERROR))
+        report_add(r, SEV_ERROR, "base", path, ERR_NO_BYTE, NULL, "needs the backup %s, which is damaged", rec->base);
+    report_free(of_base);
+    receipt_free(base);
+    free(path);
+}
+
 void local_check_files(const struct place *p, const struct receipt *rec, struct report *r)
 {
     char *top = path_join(p->path, rec->name), *foreign = NULL;
@@ -115,6 +136,8 @@ void local_check_files(const struct place *p, const struct receipt *rec, struct 
     }
     if (well && (foreign = local_foreign(rec, top)))
         report_add(r, SEV_ERROR, "foreign", top, ERR_NO_BYTE, NULL, FOREIGN_TEXT, foreign);
+    if (well && rec->form == FORM_DELTA)
+        check_delta_base(p, rec, r);
     free(foreign);
     free(top);
 }

@@ -10,6 +10,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pack/pack.h"
+#include "tools/ckpt-backup/delta/file_delta.h"
 #include "tools/ckpt-backup/place/pack_runs.h"
 
 static struct pack_opts pack_opts(const struct place_opts *o, const struct receipt *rec, const char *what)
@@ -140,5 +141,97 @@ int packing_get(const struct place_opts *o, const struct receipt *rec, const cha
     rc = pack_unpack(p, folder, &po, NULL, e);
     progress_end(po.progress);
     pack_close(p);
+    return rc;
+}
+
+/* ---- differences ---- */
+
+/* Make the description of a delta from a receipt. The caller frees d.file. */
+static struct file_delta delta_of_receipt(const struct place_opts *o, const struct receipt *rec, const char *what)
+{
+    struct file_delta d = { .n = rec->n_files, .size_bytes = rec->size_bytes, .crc = rec->tar_crc,
+                            .stopped = o->stopped,
+                            .progress = progress_new(what, receipt_raw_bytes(rec), o->progress) };
+
+    d.file = xcalloc((size_t)rec->n_files + 1, sizeof *d.file);
+    for (int i = 0; i < rec->n_files; i++)
+        d.file[i] = (struct delta_file){ .name = rec->file[i].name, .size_bytes = rec->file[i].size_bytes,
+                                         .crc = rec->file[i].crc };
+    return d;
+}
+
+static void delta_of_receipt_free(struct file_delta *d)
+{
+    progress_end(d->progress);
+    free(d->file);
+}
+
+/* Read the content, compare the CRCs that its .pt files store, and set those of the files in the receipt. */
+static int sum_content(const struct place_opts *o, const struct content *c, struct receipt *rec, struct err *e)
+{
+    struct transfer_opts to = place_transfer(o, "read", NULL);
+    struct transfer t = {0};
+    int rc;
+
+    for (int i = 0; i < rec->n_files; i++)
+        transfer_add(&t, path_join(c->path, rec->file[i].name), NULL, rec->file[i].size_bytes)->records =
+            str_ends(rec->file[i].name, ".pt");
+    rc = transfer_do(&t, &to, NULL, e);
+    for (int i = 0; i < rec->n_files && rc == 0; i++)
+        rec->file[i].crc = t.run[i].crc;
+    transfer_free(&t);
+    return rc;
+}
+
+int differing_put(const struct place_opts *o, const struct content *c, struct receipt *rec,
+                  const struct receipt *base, const char *part, struct err *e)
+{
+    char *place = path_parent(part), *folder = path_join(place, base->name);
+    struct file_delta d;
+    int rc = sum_content(o, c, rec, e);
+
+    d = delta_of_receipt(o, rec, "copy");
+    d.path = part;
+    d.base = folder;
+    d.folder = c->path;
+    for (int i = 0; i < d.n; i++) {
+        const struct receipt_file *f = receipt_find(base, d.file[i].name);
+
+        d.file[i].has_base = f != NULL;
+        d.file[i].base_bytes = f ? f->size_bytes : 0;
+        d.file[i].base_crc = f ? f->crc : 0;
+    }
+    if (rc == 0)
+        rc = delta_write(&d, e);
+    rec->size_bytes = d.size_bytes;
+    rec->tar_crc = d.crc;
+    free(rec->base);
+    rec->base = xstrdup(base->name);
+    rec->base_crc = receipt_sums_crc(base);
+    delta_of_receipt_free(&d);
+    free(folder);
+    free(place);
+    return rc;
+}
+
+int differing_read(const struct place_opts *o, const struct receipt *rec, const char *path, const char *folder,
+                   struct report *r, struct err *e)
+{
+    char *place = path_parent(path), *base = path_join(place, rec->base);
+    struct file_delta d = delta_of_receipt(o, rec, folder ? "restore" : "verify");
+    int rc;
+
+    d.path = path;
+    d.base = base;
+    d.folder = folder;
+    rc = delta_read(&d, e);
+    if (rc < 0 && r && e->kind == ERR_DATA) {
+        report_add_err(r, "crc", e);
+        err_clear(e);
+        rc = 0;
+    }
+    delta_of_receipt_free(&d);
+    free(base);
+    free(place);
     return rc;
 }

@@ -154,8 +154,20 @@ int place_put(struct place *p, const struct content *c, enum backup_form form, s
     return place_lock(p, e) < 0 ? -1 : p->ops->put(p, c, form, out, e);
 }
 
+/* A delta is only read from a folder. Refuse one that was moved to a remote. */
+static int check_delta_is_local(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    if (rec->form != FORM_DELTA || !rules_is_remote(p->path))
+        return 0;
+    err_usage(e, "%s/%s: a delta can only be read in a folder; copy it and its base %s to a folder of backups, with "
+                 "their files in %s", p->path, rec->name, rec->base, RECEIPT_FOLDER);
+    return -1;
+}
+
 int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e)
 {
+    if (check_delta_is_local(p, rec, e) < 0)
+        return -1;
     return p->ops->check(p, rec, r, e);
 }
 
@@ -204,7 +216,7 @@ out:
 
 int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
-    return p->ops->get(p, rec, out, e);
+    return check_delta_is_local(p, rec, e) < 0 ? -1 : p->ops->get(p, rec, out, e);
 }
 
 int place_remove(struct place *p, const struct receipt *rec, struct err *e)

@@ -5,6 +5,7 @@
  *     PLACE/global_step3000-weights/      without the optimizer's files
  *     PLACE/global_step4000.tar
  *     PLACE/global_step5000.pack          packed (packing.h)
+ *     PLACE/global_step6000.delta         differences from a whole backup in PLACE (packing.h)
  *     PLACE/latest                        names the newest whole step, so that training can start from PLACE
  *     PLACE/.ckpt-backup/                 receipts (receipt.h), the lock, journals of unfinished copies
  *     PLACE/NAME.part                     an unfinished copy
@@ -26,6 +27,7 @@ struct place_opts {
     uint64_t mem_bytes;
     enum progress_mode progress;
     bool (*stopped)(void);
+    const char *base;           /* name of the whole backup from which a copy in FORM_DELTA differs */
 };
 
 /* The receipts in a place. A receipt that cannot be read is not in the list; it is reported as a finding. */
@@ -38,6 +40,7 @@ struct place_receipts {
 struct place_put {
     bool there_already;
     uint64_t moved_bytes;       /* number of bytes that this run has read from the source */
+    bool not_smaller;           /* the differences would not be smaller than a whole copy, which was made instead */
     struct receipt *receipt;      /* the caller frees it with receipt_free() */
 };
 

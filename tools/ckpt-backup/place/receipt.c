@@ -17,7 +17,7 @@
 #define FORMAT "shardkit-backup"
 #define HEX "_hex"
 
-static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed", "any" };
+static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed", "any", "delta" };
 
 const char *receipt_form_name(enum backup_form form)
 {
@@ -26,12 +26,12 @@ const char *receipt_form_name(enum backup_form form)
 
 bool receipt_is_file(enum backup_form form)
 {
-    return form == FORM_TAR || form == FORM_PACK;
+    return form == FORM_TAR || form == FORM_PACK || form == FORM_DELTA;
 }
 
 bool receipt_reads_in_place(const struct receipt *r)
 {
-    bool reads = r->form != FORM_PACK && r->form != FORM_ANY;
+    bool reads = r->form != FORM_PACK && r->form != FORM_ANY && r->form != FORM_DELTA;
 
     for (int i = 0; i < r->n_files && r->form == FORM_TAR; i++)
         reads = reads && !str_ends(r->file[i].name, ".h5");
@@ -49,7 +49,7 @@ uint64_t receipt_raw_bytes(const struct receipt *r)
 
 char *receipt_name(const char *tag, enum backup_form form)
 {
-    static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack", "" };
+    static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack", "", ".delta" };
 
     return str_fmt("%s%s", tag, suffix[form]);
 }
@@ -127,6 +127,8 @@ json_t *receipt_json(const struct receipt *r)
         "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files));
     json_object_update_new(o, json_pack("{s:b, s:b, s:o}", "intact", (int)r->intact, "checked", (int)r->checked,
                                         "unsound", text_json(r->unsound)));
+    if (r->base)
+        set_receipt_text(o, "base", r->base);
     return o;
 }
 
@@ -140,6 +142,9 @@ char *receipt_text(const struct receipt *r)
     json_object_set_new(o, "version", json_integer(1));
     if (receipt_is_file(r->form))
         json_object_set_new(o, "crc32", json_string(crc));
+    snprintf(crc, sizeof crc, "%08x", r->base_crc);
+    if (r->base)
+        json_object_set_new(o, "base_crc32", json_string(crc));
     for (int i = 0; i < r->n_files; i++)
         json_array_append_new(list, receipt_file_json(r, &r->file[i]));
     json_object_set_new(o, "files", list);
@@ -159,6 +164,15 @@ char *receipt_sums(const struct receipt *r)
     for (int i = 0; i < r->n_files && !receipt_is_file(r->form); i++)
         strbuf_addf(&sb, "%08x  %s\n", r->file[i].crc, r->file[i].name);
     return sb.buf ? sb.buf : xstrdup("");
+}
+
+uint32_t receipt_sums_crc(const struct receipt *r)
+{
+    char *sums = receipt_sums(r);
+    const uint32_t crc = crc_bytes(0, sums, strlen(sums));
+
+    free(sums);
+    return crc;
 }
 
 /* ---- reading ---- */
@@ -204,9 +218,9 @@ static bool parse_receipt_integer(const json_t *o, const char *key, int64_t abse
     return json_is_integer(v) || json_is_null(v);
 }
 
-static bool parse_receipt_crc(const json_t *o, uint32_t *crc)
+static bool parse_receipt_crc(const json_t *o, const char *key, uint32_t *crc)
 {
-    const char *s = json_string_value(json_object_get(o, "crc32"));
+    const char *s = json_string_value(json_object_get(o, key));
     char *end;
 
     *crc = s ? (uint32_t)strtoul(s, &end, 16) : 0;
@@ -226,7 +240,8 @@ static bool parse_receipt_file(const json_t *o, enum backup_form form, struct re
 {
     int64_t size, mode, at = 0;
 
-    if (!parse_receipt_text(o, "name", &f->name) || !is_name_inside_folder(f->name) || !parse_receipt_crc(o, &f->crc) ||
+    if (!parse_receipt_text(o, "name", &f->name) || !is_name_inside_folder(f->name) ||
+        !parse_receipt_crc(o, "crc32", &f->crc) ||
         !parse_receipt_integer(o, "size_bytes", -1, &size) || !parse_receipt_integer(o, "mtime_ns", 0, &f->mtime_ns) ||
         !parse_receipt_integer(o, "mode", -1, &mode) || (form == FORM_TAR && !parse_receipt_integer(o, "at", -1, &at)))
         return false;
@@ -248,6 +263,12 @@ static bool parse_receipt_form(const json_t *o, enum backup_form *form)
     return false;
 }
 
+static bool parse_receipt_base(const json_t *o, struct receipt *r)
+{
+    return parse_receipt_text(o, "base", &r->base) && !strchr(r->base, '/') && is_name_inside_folder(r->base) &&
+           parse_receipt_crc(o, "base_crc32", &r->base_crc);
+}
+
 static bool parse_receipt_object(const json_t *o, struct receipt *r)
 {
     const char *format = json_string_value(json_object_get(o, "format"));
@@ -261,7 +282,8 @@ static bool parse_receipt_object(const json_t *o, struct receipt *r)
         !parse_receipt_integer(o, "step", -1, &r->step) || !parse_receipt_integer(o, "copied_s", 0, &r->copied_s) ||
         !parse_receipt_integer(o, "verified_s", 0, &r->verified_s) ||
         !parse_receipt_integer(o, "size_bytes", -1, &size) || size < 0 ||
-        (receipt_is_file(r->form) && !parse_receipt_crc(o, &r->tar_crc)))
+        (receipt_is_file(r->form) && !parse_receipt_crc(o, "crc32", &r->tar_crc)) ||
+        (r->form == FORM_DELTA && !parse_receipt_base(o, r)))
         return false;
     r->size_bytes = (uint64_t)size;
     if (r->step < 0 && r->form != FORM_ANY)             /* older versions recorded only the step of global_stepN */
@@ -318,5 +340,6 @@ void receipt_free(struct receipt *r)
     free(r->tag);
     free(r->source);
     free(r->unsound);
+    free(r->base);
     free(r);
 }

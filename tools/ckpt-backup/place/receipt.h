@@ -1,11 +1,11 @@
 /*
  * receipt.h - the record about one backup in a place
  *
- * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one line with its CRC-32 in hex. NAME is the backup's
- * name in the place: TAG (a folder), TAG.tar, TAG.pack, or TAG-weights (a folder without the optimizer's files). A
- * backup exists if both the receipt and the files that it names exist. It counts only if the receipt records that it
- * was read back and verified. The file NAME.crc32 next to the receipt has the same sums in the format that `rclone
- * check --checkfile crc32` reads.
+ * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one line with its CRC-32 in hex. NAME is the
+ * backup's name in the place: TAG (a folder), TAG.tar, TAG.pack, TAG.delta, or TAG-weights (a folder without the
+ * optimizer's files). A backup exists if both the receipt and the files that it names exist. It counts only if the
+ * receipt records that it was read back and verified. The file NAME.crc32 next to the receipt has the same sums in
+ * the format that `rclone check --checkfile crc32` reads.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RECEIPT_H
 #define SHARDKIT_CKPT_BACKUP_RECEIPT_H
@@ -38,14 +38,16 @@ struct receipt {
     bool checked;               /* true if verify has also checked the bytes as a checkpoint; `unsound` is the result */
     char *unsound;              /* the first error that verify has found; NULL: none */
     uint64_t size_bytes;        /* total size in the place */
-    uint32_t tar_crc;           /* CRC-32 of the whole .tar or .pack */
+    uint32_t tar_crc;           /* CRC-32 of the whole .tar, .pack or .delta */
+    char *base;                 /* of a .delta: the name of the whole backup in the same place that it needs; or NULL */
+    uint32_t base_crc;          /* of a .delta: receipt_sums_crc() of that backup */
     int n_files;
     struct receipt_file *file;  /* sorted by name */
 };
 
-/* Return "whole", "tar", "weights", "packed" or "any". */
+/* Return "whole", "tar", "weights", "packed", "any" or "delta". */
 const char *receipt_form_name(enum backup_form form);
-/* Returns true if the form is a single file, .tar or .pack. */
+/* Returns true if the form is a single file, .tar, .pack or .delta. */
 bool receipt_is_file(enum backup_form form);
 /*
  * Returns true if verify can read the backup where it is. It cannot do so for a folder of any files, for a .pack, and
@@ -77,6 +79,8 @@ MUST_CHECK struct receipt *receipt_parse(const char *text, uint64_t size, const 
 void receipt_free(struct receipt *r);                             /* accepts NULL */
 /* Return a text with one line "crc32  NAME" for each file. The caller frees it. */
 char *receipt_sums(const struct receipt *r);
+/* Return the CRC-32 of receipt_sums(), which identifies the bytes of the backup. */
+uint32_t receipt_sums_crc(const struct receipt *r);
 /* Return the object that --json prints about the backup. It is the receipt without the list of files. */
 json_t *receipt_json(const struct receipt *r);
 

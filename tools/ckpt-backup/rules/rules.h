@@ -30,7 +30,7 @@
  * The form in which a place stores a step. FORM_ANY is a folder of any files: its bytes are copied and compared, but
  * not verified as a checkpoint.
  */
-enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_ANY, FORM_N };
+enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_ANY, FORM_DELTA, FORM_N };
 
 /* A set of steps: the multiples of a number, and a list of single steps. */
 struct rules_pick {
