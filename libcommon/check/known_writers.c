@@ -66,12 +66,12 @@ static bool has_placeholders(const struct verified *v)
 
 /*
  * Returns true if config.json states the same multiple of the size that the tensors have, for every tensor whose size
- * is not the stated one.
+ * is not the stated one. A tensor rank holds rows of some matrices and columns of others.
  */
 static bool has_parts_of_one_rank(const struct verified *v)
 {
+    bool rows = false, columns = false;
     long long ranks = 0;
-    int n = 0;
 
     for (int i = 0; i < report_n(v->r); i++) {
         const struct finding *f = report_get(v->r, i);
@@ -84,9 +84,10 @@ static bool has_parts_of_one_rank(const struct verified *v)
         if (size < 1 || stated <= size || stated % size || (ranks && stated / size != ranks))
             return false;
         ranks = stated / size;
-        n++;
+        rows = rows || dim == 0;
+        columns = columns || dim == 1;
     }
-    return is_model_folder(v) && n > 1;
+    return is_model_folder(v) && rows && columns;
 }
 
 /* The file of rank 0 exists, and the file of every other rank is missing. */
@@ -110,7 +111,8 @@ static bool has_experts_of_one_rank(const struct verified *v)
 
 /*
  * Returns true if nearly all masters of several parameters, but not of all, are other values than those from which the
- * weights were rounded. The parameters of the first bucket are in their place.
+ * weights were rounded. The parameters of the first bucket are in their place. fp32 weights do not count, because
+ * Megatron-Core stores no masters of them.
  */
 static bool has_shifted_buckets(const struct verified *v)
 {
@@ -118,7 +120,8 @@ static bool has_shifted_buckets(const struct verified *v)
 
     for (int i = 0; i < report_n(v->r); i++) {
         const struct finding *f = report_get(v->r, i);
-        const char *in = strcmp(f->code, "bf16_master") == 0 ? strstr(f->text, "master in ") : NULL;
+        const char *in = strcmp(f->code, "bf16_master") == 0 && !str_starts(f->text, "f32 ")
+                             ? strstr(f->text, "master in ") : NULL;
         unsigned long long differ, all;
 
         n += in && sscanf(in, "master in %llu of %llu elements", &differ, &all) == 2 && differ > all / 10 * 9;
