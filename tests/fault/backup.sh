@@ -385,11 +385,11 @@ else
 fi
 # ---- deltas: killed, flipped or cut, with a damaged or lost base ----
 
-mkdir "$W/two" "$W/deltas"
-cp -r "$W/in/global_step7" "$W/two/global_step10"
-ckpt-edit -q retag --step 20 "$W/two/global_step10" "$W/two/global_step20" || exit 1
-two_src=$W/two/global_step20 delta=global_step20.delta
-check "the base" ckpt-backup copy -q "$W/two/global_step10" "$W/deltas"
+mkdir "$W/pair" "$W/deltas"
+cp -r "$W/in/global_step7" "$W/pair/global_step10"
+ckpt-edit -q retag --step 20 "$W/pair/global_step10" "$W/pair/global_step20" || exit 1
+two_src=$W/pair/global_step20 delta=global_step20.delta
+check "the base" ckpt-backup copy -q "$W/pair/global_step10" "$W/deltas"
 copy_delta() { ckpt-backup copy -q --delta-from global_step10 "$two_src" "$W/deltas"; }
 
 i=0 span=80
@@ -399,13 +399,13 @@ while [ $i -lt $((kills / 4)) ]; do
     [ -e "$W/deltas/$delta" ] && [ ! -e "$W/deltas/.ckpt-backup/$delta.json" ] && fail "killed: a delta without a receipt"
     check "killed: all that is listed is sound" ckpt-backup verify -q "$W/deltas"
     check "killed: the next run finishes" copy_delta
-    ckpt-backup restore -q "$W/deltas" $delta "$W/out" 2>/dev/null & pid=$!
+    ckpt-backup restore -q "$W/deltas" $delta "$W/back" 2>/dev/null & pid=$!
     kill_after "$(random $span)" $pid
-    [ -e "$W/out" ] || check "restore killed: the next run finishes" ckpt-backup restore -q "$W/deltas" $delta "$W/out"
-    check "restored: same bytes" same "$W/out" "$two_src"
+    [ -e "$W/back" ] || check "restore killed: the next run finishes" ckpt-backup restore -q "$W/deltas" $delta "$W/back"
+    check "restored: same bytes" same "$W/back" "$two_src"
     left=$(find "$W/deltas" -name '*.part' -o -name '*.job')
     [ -z "$left" ] && pass || fail "killed: left $left"
-    rm -rf "$W/out" "$W"/out.part* "$W/deltas/$delta" "$W/deltas/.ckpt-backup/$delta".*
+    rm -rf "$W/back" "$W"/back.part* "$W/deltas/$delta" "$W/deltas/.ckpt-backup/$delta".*
     i=$((i + 1))
 done
 check "a delta" copy_delta
@@ -413,9 +413,9 @@ check "a delta" copy_delta
 # refused WHAT: neither verify nor restore accept the delta.
 refused() {
     ckpt-backup verify -q "$W/deltas" $delta >/dev/null 2>&1 && fail "$1: verify accepts it" || pass
-    ckpt-backup restore -q "$W/deltas" $delta "$W/out" >/dev/null 2>&1 && fail "$1: restored" || pass
-    [ ! -e "$W/out" ] && pass || fail "$1: OUT exists"
-    rm -rf "$W"/out*
+    ckpt-backup restore -q "$W/deltas" $delta "$W/back" >/dev/null 2>&1 && fail "$1: restored" || pass
+    [ ! -e "$W/back" ] && pass || fail "$1: OUT exists"
+    rm -rf "$W"/back*
 }
 i=0
 while [ $i -lt $((flips / 20)) ]; do
@@ -427,18 +427,18 @@ while [ $i -lt $((flips / 20)) ]; do
     check "healed" ckpt-backup verify -q "$W/deltas"
     i=$((i + 1))
 done
-cp "$W/deltas/$delta" "$W/whole"
-for cut in 0 1 16 100 $(($(wc -c <"$W/whole") / 2)) $(($(wc -c <"$W/whole") - 1)); do
-    head -c "$cut" "$W/whole" >"$W/deltas/$delta"; refused "cut to $cut bytes"
+cp "$W/deltas/$delta" "$W/whole_delta"
+for cut in 0 1 16 100 $(($(wc -c <"$W/whole_delta") / 2)) $(($(wc -c <"$W/whole_delta") - 1)); do
+    head -c "$cut" "$W/whole_delta" >"$W/deltas/$delta"; refused "cut to $cut bytes"
 done
-{ cat "$W/whole"; echo; } >"$W/deltas/$delta"; refused "one byte more"
-cp "$W/whole" "$W/deltas/$delta"
+{ cat "$W/whole_delta"; echo; } >"$W/deltas/$delta"; refused "one byte more"
+cp "$W/whole_delta" "$W/deltas/$delta"
 for f in "$W/deltas/global_step10"/*.pt; do
-    mv "$f" "$W/moved"; refused "lost: $f"; head -c 1000 "$W/moved" >"$f"; refused "cut: $f"; mv "$W/moved" "$f"
+    mv "$f" "$W/moved_base"; refused "lost: $f"; head -c 1000 "$W/moved_base" >"$f"; refused "cut: $f"; mv "$W/moved_base" "$f"
 done
-mv "$W/deltas/.ckpt-backup/global_step10.json" "$W/moved"
+mv "$W/deltas/.ckpt-backup/global_step10.json" "$W/moved_base"
 check_exit "no receipt of the base" 1 "needs the whole backup global_step10" ckpt-backup verify -q "$W/deltas" $delta
-mv "$W/moved" "$W/deltas/.ckpt-backup/global_step10.json"
+mv "$W/moved_base" "$W/deltas/.ckpt-backup/global_step10.json"
 check "all is as it was" ckpt-backup verify -q "$W/deltas"
 
 echo "$n_killed kills, $n_flipped bits flipped"
