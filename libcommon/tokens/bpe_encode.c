@@ -5,7 +5,8 @@
  *   piece -- table of short pieces, else cache, else merging --> tokens
  *
  * Natural text repeats its pieces, so nearly all are found in the table of short pieces. With a known pattern
- * (bpe_scanner.c), words of ASCII letters are cut here, eight bytes at a time; the same bytes are the key of the table.
+ * (bpe_scanner.c), words of ASCII letters and short runs of ASCII signs are cut here, eight bytes at a time; the same
+ * bytes are the key of the table.
  * Merging keeps the pairs of a long piece in a heap, ordered by rank and then by position. The time thus grows with
  * n log n; the search for the best pair, which is faster for a short piece, is quadratic.
  */
@@ -24,7 +25,7 @@ enum {
     SHORT_BITS = 14,                    /* the table of short pieces has 2^14 sets, 1 MiB */
     MAX_SHORT = 16,                     /* maximum length of a short piece in bytes */
     SHORT_IDS = 3,                      /* maximum number of its tokens */
-    AHEAD = 24,                         /* number of bytes that a word of ASCII letters needs to be cut here */
+    AHEAD = 24,                         /* number of bytes that must be left for a piece to be cut here */
 };
 
 /* A short piece and its tokens. Two fill a line of the processor's cache. */
@@ -52,7 +53,7 @@ struct symbol {
                                          * list has no such pair */
 };
 
-/* Whether a byte may begin a word that is cut here. */
+/* Whether a byte may begin a piece that is cut here: as the first letter, or before letters or signs. */
 enum word_lead { LEAD_NONE, LEAD_LETTER, LEAD_OTHER };
 
 struct bpe_encoder {
@@ -384,10 +385,47 @@ static inline uint64_t ascii_letters(uint64_t v)
 }
 
 /*
- * Returns the length of the piece at p if it is a word of ASCII letters of at most 15 bytes, else 0. AHEAD bytes may be
- * read at p.
+ * Returns a number with 0x80 for each byte of v that is an ASCII sign, and 0 for the others. `letters` is
+ * ascii_letters(v). Control characters do not count as signs.
  */
-static inline size_t ascii_word_length(const struct bpe_encoder *c, enum bpe_scanner scanner, const char *p)
+static inline uint64_t ascii_signs(uint64_t v, uint64_t letters)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t low = v & ones * 0x7f, digits = (low + ones * (0x80 - '0')) & ~(low + ones * (0x80 - '9' - 1));
+
+    return (low + ones * (0x80 - '!')) & ~digits & ~letters & ~v & ones * 0x80;
+}
+
+/*
+ * Returns the length of the piece at p if it consists of ASCII signs, with or without a blank before them, and of line
+ * ends after them where the pattern has these; else 0. AHEAD bytes may be read at p. `letters` are those of the first
+ * eight bytes.
+ */
+static inline size_t ascii_signs_length(enum bpe_scanner scanner, const char *p, uint64_t letters)
+{
+    uint64_t end = ascii_signs(eight_letters(p), letters) ^ 0x8080808080808080u;
+    size_t blank = p[0] == ' ', len;
+
+    if (blank)
+        end &= ~(uint64_t)0xff;
+    if (!end)
+        return 0;
+    len = (size_t)__builtin_ctzll(end) / 8;
+    if (len <= blank || (uint8_t)p[len] >= 0x7f)
+        return 0;
+    if (p[len] >= ' ')
+        return len;
+    while (scanner != BPE_SCAN_GPT2 && len < MAX_SHORT &&
+           (p[len] == '\n' || p[len] == '\r' || (scanner == BPE_SCAN_GPT4O && p[len] == '/')))
+        len++;
+    return len < MAX_SHORT && ((uint8_t)p[len] >= ' ' || (p[len] >= '\t' && p[len] <= '\r')) ? len : 0;
+}
+
+/*
+ * Returns the length of the piece at p if it is a word of ASCII letters of at most 15 bytes, or consists of few ASCII
+ * signs; else 0. AHEAD bytes may be read at p.
+ */
+static inline size_t ascii_piece_length(const struct bpe_encoder *c, enum bpe_scanner scanner, const char *p)
 {
     const uint64_t highs = 0x8080808080808080u;
     uint64_t a = eight_letters(p), b = eight_letters(p + 8), in_a, in_b, end_a, end_b;
@@ -398,6 +436,8 @@ static inline size_t ascii_word_length(const struct bpe_encoder *c, enum bpe_sca
     if (lead == LEAD_NONE)
         return 0;
     in_a = ascii_letters(a);
+    if (lead == LEAD_OTHER && !(in_a & 0x8000))
+        return ascii_signs_length(scanner, p, in_a);
     in_b = ascii_letters(b);
     end_a = in_a ^ highs;
     end_b = in_b ^ highs;
@@ -414,9 +454,7 @@ static inline size_t ascii_word_length(const struct bpe_encoder *c, enum bpe_sca
     len = (size_t)__builtin_ctzll(end_a ? end_a : end_b) / 8 + (end_a ? 0 : 8);
     next = (uint8_t)p[len];
     /* A letter that is not ASCII may continue the word, and in GPT4O a contraction. */
-    if (len < lead || next >= 0x80 || (scanner == BPE_SCAN_GPT4O && next == '\''))
-        return 0;
-    return len;
+    return next >= 0x80 || (scanner == BPE_SCAN_GPT4O && next == '\'') ? 0 : len;
 }
 
 /* Encode a text that the scanner cuts. */
@@ -426,7 +464,7 @@ static inline void encode_pieces_of(struct bpe_encoder *c, enum bpe_scanner scan
     for (size_t at = 0, n; at < len; at += n) {
         struct short_piece k;
 
-        n = len - at >= AHEAD ? ascii_word_length(c, scanner, text + at) : 0;
+        n = len - at >= AHEAD ? ascii_piece_length(c, scanner, text + at) : 0;
         if (n == 0)
             n = bpe_piece_end(scanner, text, len, at) - at;
         if (n > MAX_SHORT) {
