@@ -2,7 +2,7 @@
 # dcp_growth.sh - memory and time that a folder of torch.distributed.checkpoint in very many pieces needs
 #
 # A chunk is a line of .metadata, an archive in a file and a few table entries. It may need at most 600 bytes of
-# memory in every command that opens it. A tensor that is written for 4 ranks may need at most 4600 bytes. A plain value
+# memory in every command that opens it. A tensor that is written for 4 ranks may need at most 5100 bytes. A plain value
 # is not compared with others: 8 times as many may take at most 16 times as long. tests/bench/bench_dcp.sh measures
 # larger sets.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
@@ -49,7 +49,7 @@ done
 per=$(awk -v n=$((many - few)) '{ k = NR % 2; if (!b[k] || $4 < b[k]) b[k] = $4 }
     END { printf "%d\n", (b[0] - b[1]) / n }' "$W/tensors")
 echo "dcp: $per bytes a tensor"
-check "dcp takes at most 4600 bytes a tensor, not $per" [ "$per" -le 4600 ]
+check "dcp takes at most 5100 bytes a tensor, not $per" [ "$per" -le 5100 ]
 check "verify of $many tensors" ckpt-inspect verify "$W/d$many"
 
 for n in 2000 16000; do
