@@ -63,7 +63,7 @@ static int get_tail(struct pack *p, uint8_t tail[PACK_TAIL_BYTES], struct err *e
     *t = (struct pack_tail){ get_le64(tail), get_le64(tail + 8), get_le32(tail + 16) };
     pack_tail_put(ours, t);
     if (memcmp(tail, ours, sizeof ours) != 0)
-        err_data(e, p->path, at, "does not end as a packed file does: cut short, or damaged there");
+        err_data(e, p->path, at, "lacks the end of a packed file: it is cut short, or its end is damaged");
     else if (t->index_at < PACK_HEAD_BYTES || t->index_at > at || t->index_len != at - t->index_at ||
              t->index_len > INDEX_MAX)
         err_data(e, p->path, at, "an index at byte %" PRIu64 " of %" PRIu64 " bytes does not fit the file", t->index_at,

@@ -124,7 +124,7 @@ static void assign_expert_file(struct dsmoe *x, int i)
                        "is of layer %d, but num_experts lists %d layers", n->layer, x->n_layers);
         else
             report_add(x->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL,
-                       "is of expert %d, but num_experts gives layer %d only %d", n->expert, n->layer,
+                       "belongs to expert %d, but num_experts gives layer %d only %d experts", n->expert, n->layer,
                        x->layer[n->layer].n_experts);
         return;
     }

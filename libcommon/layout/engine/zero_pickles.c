@@ -156,8 +156,8 @@ static void add_client_state(const struct pickling *k, struct pk *root, struct r
     strbuf_free(&c.left);
     if (pk_is_none(pk_get(root, "lr_scheduler")))
         report_add(notes, SEV_WARNING, "fresh", s->path, ERR_NO_BYTE, NULL,
-                   "has no state of a learning rate's schedule: load it with load_lr_scheduler_states=False if the "
-                   "engine has a schedule");
+                   "has no state of a learning rate schedule: if the engine has a schedule, load this checkpoint with "
+                   "load_lr_scheduler_states=False");
 }
 
 /* ---- model_states ---- */

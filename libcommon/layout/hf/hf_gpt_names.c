@@ -190,7 +190,7 @@ static int count_gpt_blocks(struct canon *c)
     if (highest >= 0 && c->n_blocks <= c->s->n_params)
         return 0;
     err_data(c->e, c->s->path, ERR_NO_BYTE, highest < 0 ? "holds no transformer layer"
-             : "the numbers of its layers are greater than the number of its parameters");
+             : "its layers have numbers greater than the count of its parameters");
     return -1;
 }
 

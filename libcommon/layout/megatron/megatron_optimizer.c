@@ -133,8 +133,8 @@ static bool set_megatron_step(const struct megatron *x, const struct pt *pt, con
                    where, step);
     else
         report_add(x->r, x->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, "step", pt_path(pt), ERR_NO_BYTE, NULL,
-                   "%s is %g, but other parameters are at step %lld: in one save all are at the same step", where, step,
-                   (long long)s->run.opt_step);
+                   "%s is at step %g, but other parameters are at step %lld: in one save all are at one step",
+                   where, step, (long long)s->run.opt_step);
     return adam_step_is_valid(step) && x->o->accept_mismatch;
 }
 

@@ -124,11 +124,11 @@ static void test_ramp_refused(void **state)
 
     (void)state;
     refuse_ramp(100, 2, "16", "16", "", "--rampup-batch-size: expected START INC SAMPLES, found 2 values");
-    refuse_ramp(100, 3, "16", "x", "5", "--rampup-batch-size: INC is 'x', expected a whole number from 1");
+    refuse_ramp(100, 3, "16", "x", "5", "--rampup-batch-size: INC is 'x', expected a whole number of at least 1");
     refuse_ramp(100, 3, "16", "16", "5",
-                "--rampup-batch-size: from 16 in steps of 16 one does not come to --global-batch-size 100");
+                "--rampup-batch-size: beginning at 16, steps of 16 do not reach --global-batch-size 100 exactly");
     refuse_ramp(8, 3, "16", "16", "5",
-                "--rampup-batch-size: from 16 in steps of 16 one does not come to --global-batch-size 8");
+                "--rampup-batch-size: beginning at 16, steps of 16 do not reach --global-batch-size 8 exactly");
     refuse_ramp(1000000000, 3, "1", "1", "5", "--rampup-batch-size: 999999999 steps, at most 1000000 supported");
     assert_int_equal(schedule_ramp_check(&r, 0, 1, 8, &e), 0);
     assert_int_equal(schedule_ramp_check(&r, 0, 2, 8, &e), 0);

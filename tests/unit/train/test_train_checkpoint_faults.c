@@ -193,10 +193,10 @@ static void other_model(void **state)
 
     (void)state;
     m.hidden = 32;
-    refuse_load(BLOOM, &m, &job_plain_load, 1, "the model asked for has");
+    refuse_load(BLOOM, &m, &job_plain_load, 1, "the requested model has");
     m = golden_model();
     m.n_layers = 6;
-    refuse_load(BLOOM, &m, &job_plain_load, 1, "has 4 layers, the model asked for 6");
+    refuse_load(BLOOM, &m, &job_plain_load, 1, "has 4 layers, the requested model has 6");
     m = golden_model();
     m.n_heads = 8;
     refuse_load(BLOOM, &m, &job_plain_load, 1, "has 4 attention heads");

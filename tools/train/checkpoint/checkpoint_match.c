@@ -20,7 +20,7 @@ static int wrong_shape(const struct matching *l, const struct stage_param *p, co
 {
     const struct checkpoint_info *i = &l->c->info;
 
-    err_usage(e, "%s: %s is [%lld, %lld], the model asked for has [%lld, %lld] (the checkpoint: %lld layers, hidden "
+    err_usage(e, "%s: %s is [%lld, %lld], the requested model has [%lld, %lld] (the checkpoint: %lld layers, hidden "
               "%lld, %lld heads)", i->path, q->name, (long long)q->shape[0], (long long)(q->ndim > 1 ? q->shape[1] : 1),
               (long long)p->shape[0], (long long)(p->ndim > 1 ? p->shape[1] : 1), (long long)i->model.n_layers,
               (long long)i->model.hidden, (long long)i->model.n_heads);
@@ -57,7 +57,7 @@ static int match(const struct matching *l, int i, struct err *e)
     bool vocab = p->merge == MERGE_VOCAB;
 
     if (!q) {
-        err_usage(e, "%s: has no parameter %s, which the model asked for has", l->c->info.path, p->name);
+        err_usage(e, "%s: has no parameter %s, which the requested model has", l->c->info.path, p->name);
         return -1;
     }
     if (q->ndim != p->ndim || q->merge != p->merge || (!vocab && q->shape[0] != p->shape[0]) ||
@@ -74,12 +74,12 @@ int checkpoint_match(struct checkpoint *of, const struct stage *s, const struct 
     const struct checkpoint_info *c = &of->info;
 
     if (c->model.n_layers && c->model.n_layers != s->model.n_layers) {
-        err_usage(e, "%s: has %lld layers, the model asked for %lld", c->path, (long long)c->model.n_layers,
+        err_usage(e, "%s: has %lld layers, the requested model has %lld", c->path, (long long)c->model.n_layers,
                   (long long)s->model.n_layers);
         return -1;
     }
     if (c->model.n_heads && c->model.n_heads != s->model.n_heads) {
-        err_usage(e, "%s: has %lld attention heads, the model asked for %lld", c->path, (long long)c->model.n_heads,
+        err_usage(e, "%s: has %lld attention heads, the requested model has %lld", c->path, (long long)c->model.n_heads,
                   (long long)s->model.n_heads);
         return -1;
     }

@@ -31,11 +31,11 @@ int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const 
     }
     for (int i = 0; i < 3; i++)
         if (parse_int(words[i], 1, (int64_t)1 << 50, &v[i]) < 0) {
-            err_usage(e, "--rampup-batch-size: %s is '%s', expected a whole number from 1", what[i], words[i]);
+            err_usage(e, "--rampup-batch-size: %s is '%s', expected a whole number of at least 1", what[i], words[i]);
             return -1;
         }
     if (v[0] > gbs || (gbs - v[0]) % v[1] != 0) {
-        err_usage(e, "--rampup-batch-size: from %ld in steps of %ld one does not come to --global-batch-size %ld",
+        err_usage(e, "--rampup-batch-size: beginning at %ld, steps of %ld do not reach --global-batch-size %ld exactly",
                   (long)v[0], (long)v[1], (long)gbs);
         return -1;
     }
