@@ -27,7 +27,7 @@ enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_EXPERT, DS_EXPER
 
 struct ds_name {
     enum ds_kind kind;
-    /* set for DS_LAYER; for DS_EXPERT the number of the layer among those that have experts */
+    /* for DS_LAYER the number of the layer; for DS_EXPERT its number among the layers that have experts */
     int layer;
     int tp;                     /* set for DS_LAYER */
     int mp;                     /* set for all kinds but DS_LAYER */

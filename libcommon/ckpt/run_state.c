@@ -74,7 +74,8 @@ void run_state_read(struct source *s, const struct pt *mp)
         pk_int_or(pk_get(args, "consumed_train_samples"), pk_int_or(pk_get(root, "global_samples"), -1));
     run->consumed_tokens =
         pk_int_or(pk_get(root, "tokens"), pk_int_or(pk_get(args, "consumed_train_tokens"), -1));
-    run->checkpoint_version = 3.0;      /* the order of query, key and value rows in all saves since 2021 */
+    /* The version stands for the order of query, key and value rows, which all saves since 2021 have in common. */
+    run->checkpoint_version = 3.0;
     pk_as_double(pk_get(root, "checkpoint_version"), &run->checkpoint_version);
     snprintf(run->ds_version, sizeof run->ds_version, "%s", version ? version : "");
     snprintf(run->torch_dialect, sizeof run->torch_dialect, "%s", dialect(mp));

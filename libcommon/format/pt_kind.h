@@ -21,8 +21,8 @@ struct pt_call {
     uint32_t n_least;                   /* number of arguments without the metadata */
 };
 /*
- * Parse v as such a call. If the tensor has attributes, as ZeRO-3's fp32 master weights do, torch wraps the call in
- * _rebuild_from_type_v2. This form is accepted, too.
+ * Parse v as a call that rebuilds a tensor. If the tensor has attributes, as ZeRO-3's fp32 master weights do, torch
+ * wraps the call in _rebuild_from_type_v2. This form is accepted, too.
  */
 struct pt_call pt_kind_call(const struct pk *v);
 /*

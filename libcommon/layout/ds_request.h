@@ -40,7 +40,7 @@ struct ds_request {
     int n_stages;
     /* only with `stages`: if the last stage has no layers, the final LayerNorm is on this stage */
     bool norm_last;
-    int64_t vocab;                      /* rows of the vocabulary; 0: by the rules in deepspeed_target.h */
+    int64_t vocab;                      /* rows of the vocabulary; if 0, the rules in deepspeed_target.h decide */
     /* block i of the result is a copy of the source's block picked[i]; NULL: all blocks in their order */
     const int *picked;
     int n_picked;

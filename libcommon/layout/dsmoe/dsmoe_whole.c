@@ -303,8 +303,9 @@ static bool match_kind(const struct whole_reader *w, int file, const struct rank
 }
 
 /*
- * Put the parameters of a rank in the order of its optimizer, by its masters. Those that it does not have are left out.
- * Returns false after a report if it is not known which parameter a master is of.
+ * Put the parameters of a rank in the order of its optimizer. A master belongs to the parameter whose weights are the
+ * rounded master. Parameters without a master in the optimizer are left out. Returns false after a report if a master
+ * fits no parameter, or several.
  */
 static bool match_rank_params(const struct whole_reader *w, int file, struct rank_params *list)
 {
@@ -360,7 +361,10 @@ static bool record_states(struct whole_reader *w, const struct listed_param *l)
     return true;
 }
 
-/* Record the states of group g in a file. *at is the number of parameters of this kind in the groups before it. */
+/*
+ * Record where the file stores the states of group g. *at is the number of parameters of the same kind in the groups
+ * before g.
+ */
 static bool read_whole_group(struct whole_reader *w, int file, int g, const struct rank_params *list, int *at)
 {
     const struct dsmoe_optim *f = &w->file[file];

@@ -319,7 +319,7 @@ struct llama_reader {
     struct llama *x;
     const struct pk *model0;
     struct names *known;                /* name in Transformers -> index of the parameter */
-    struct names *places;               /* place of a tensor of rank 0 in its storage -> parameter's index */
+    struct names *places;               /* maps the place of rank 0's tensor in a storage to the parameter's index */
 };
 
 /* Report that a tensor cannot be read. If there is a rule for the tensor, its name in Transformers is reported. */

@@ -246,7 +246,7 @@ static void check_fragments(const struct source *s, enum severity severity, stru
     }
 }
 
-/* Compare the buffers in the form with those in `module` of the model_states file. */
+/* Compare the buffers of the universal form with those in `module` of the model_states file. */
 static void check_buffers(const struct universal_zero *z, const struct source *s, enum severity severity,
                           struct report *r)
 {
